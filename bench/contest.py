@@ -2,7 +2,7 @@
 
 A benchmark measures nothing itself. It runs `armillary bench`, which checks results, lets all sides take
 turns and prints medians as JSON, and makes a table of that. Alternatives that a user has are contenders: the
-peers in bench/peers/, which `armillary bench .. --against COMMAND` starts (armillary/bench/contender.h)."""
+peers in bench/peers/, which `armillary bench .. --against COMMAND` starts (lab/bench/contender.h)."""
 
 import argparse
 import json

@@ -34,11 +34,11 @@ torch.set_num_threads(1)
 sp = armillary.SequenceParallel()
 inputs = [torch.randn(1, 16, 2, 16) for _ in range(3)]
 leaves = [x.clone().requires_grad_() for x in inputs]
-text, scale = sp.mask.text_at(16), 0.25
-rest = ("", sp.strategy, sp.layout, text, 16, 16, sp.wire, scale, None, 0.0, 0, 0, 60.0, "")
+forward = torch.ops.armillary.attention_forward
+settings = sp._call(armillary._options.Options(), sp.mask.text_at(16), (16, 16), 16)
 calls = {
     "forward": lambda: sp.attention(*inputs),
-    "op of forward": lambda: torch.ops.armillary.attention_forward(*inputs, None, None, None, False, *rest),
+    "op of forward": lambda: forward(*inputs, None, None, None, False, *settings),
     "forward+backward": lambda: sp.attention(*leaves).sum().backward(),
 }
 for name, call in calls.items():

@@ -5,7 +5,7 @@ Twenty problems on emulated hosts: network namespaces of this machine whose link
 ranks as a cluster; then the tuner chooses by simulation, and its best candidates run in turns with the
 fastest of every other strategy. Regret is the measured time of its choice over the least measured time,
 "others" how many were measured beside it. At the end: the median and the worst regret. In simulation,
-armillary/tune/search_test.cpp compares the tuner with an exhaustive search on 200 problems."""
+armillary/predict/tune/search_test.cpp compares the tuner with an exhaustive search on 200 problems."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ HEAD_DIM = 64
 
 
 def tuned(start, world, path, problem, args):
-    """The rivals of a tuning with --measure, in the order of its answer."""
+    """The evaluations of a tuning with --measure, in the order of its answer."""
     mask, heads, kv_heads, tokens = problem
     flags = {"world": world, "seq": tokens * world, "heads": heads, "kv-heads": kv_heads, "mask": mask}
     flags |= {"head-dim": HEAD_DIM, "dtype": "fp32", "cluster": path, "pass": args.passes}
@@ -41,17 +41,17 @@ def tuned(start, world, path, problem, args):
     command = [PROGRAM, "tune", "--measure", "--no-cache", "--json"]
     for name, value in flags.items():
         command += [f"--{name}", value]
-    return json.loads(start(words(command)))["rivals"]
+    return json.loads(start(words(command)))["evaluations"]
 
 
-def row(rivals, problem, place, rate, world):
+def row(evaluations, problem, place, rate, world):
     """A row of the table: the choice by simulation beside the best of those measured."""
-    measured = [rival for rival in rivals if "measured_s" in rival]
-    simulated = [rival for rival in measured if "time_s" in rival]
+    measured = [evaluation for evaluation in evaluations if "measured_s" in evaluation]
+    simulated = [evaluation for evaluation in measured if "time_s" in evaluation]
     if not simulated:
         raise RefusedError("no candidate was both simulated and measured")
-    chosen = min(simulated, key=lambda rival: rival["time_s"])
-    best = min(measured, key=lambda rival: rival["measured_s"])
+    chosen = min(simulated, key=lambda evaluation: evaluation["time_s"])
+    best = min(measured, key=lambda evaluation: evaluation["measured_s"])
     mask, heads, kv_heads, tokens = problem
     return {
         "place": place,

@@ -13,8 +13,8 @@
 #include <string>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/sim/engine.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/sim/engine.h"
 
 namespace armillary::sim {
 namespace {

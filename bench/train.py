@@ -11,6 +11,7 @@ import pathlib
 import tempfile
 
 from bench.contest import (
+    PROGRAM,
     ROOT,
     Budget,
     RefusedError,
@@ -21,6 +22,7 @@ from bench.contest import (
     cpu_multiplies_bf16,
     left_out,
     number,
+    output,
     peer,
     program,
     results,
@@ -71,6 +73,16 @@ def settings_of(args, cell, folder):
     ]
 
 
+def write_start(args, cell, folder):
+    """The parameters with which our runs begin, as a folder: a step too small to change one of them."""
+    small = {"training.seq_len": 16, "training.steps": 1, "optimizer.lr": 1e-30}
+    small |= {"checkpoint.enable": "true", "job.dump_folder": f"{folder}/start"}
+    settings = [*settings_of(args, cell, folder), *(f"{key}={value}" for key, value in small.items())]
+    flags = [part for setting in settings for part in ("--set", setting)]
+    output([PROGRAM, "train", ROOT / "recipes" / "default.toml", *flags])
+    output([PROGRAM, "export", f"{folder}/start", f"{folder}/parameters", "--format", "armillary"])
+
+
 def why_no_plain(cell):
     """The reason why plain PyTorch is not run, or None."""
     if cell["tokens"] >= OURS_ALONE:
@@ -99,7 +111,10 @@ def contenders(args, cell, folder):
             cell["model"],
             "--dtype",
             cell["dtype"],
+            "--parameters",
+            f"{folder}/parameters",
         ]
+        write_start(args, cell, folder)
         found[PLAIN] = peer("plain_decoder", "--name", PLAIN, "--text", f"{folder}/text.txt", *shape)
     return found
 

@@ -60,7 +60,7 @@ THEIR_LAYOUTS = ("contiguous", "zigzag")
 
 
 def tune(program, cell, against=()):
-    """The rivals of a tuning, the chosen one first."""
+    """The evaluations of a tuning, the chosen one first."""
     cluster, world, heads, kv_heads, dim, tokens, mask, passes, _, _ = cell
     command = [program, "tune", "--json", "--no-cache", "--cluster", cluster]
     flags = {"world": world, "heads": heads, "kv-heads": kv_heads, "head-dim": dim, "seq": tokens}
@@ -69,20 +69,20 @@ def tune(program, cell, against=()):
     for strategy in against:
         command += ["--against", strategy]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["rivals"]
+    return json.loads(done.stdout)["evaluations"]
 
 
 def row(program, cell):
     ours = tune(program, cell)[0]
     known = [
-        rival
-        for rival in tune(program, cell, cell[-1])
-        if rival["strategy"] in cell[-1]
-        and rival["layout"] in THEIR_LAYOUTS
-        and rival["placement_stride"] == 1
-        and "time_s" in rival
+        evaluation
+        for evaluation in tune(program, cell, cell[-1])
+        if evaluation["strategy"] in cell[-1]
+        and evaluation["layout"] in THEIR_LAYOUTS
+        and evaluation["placement_stride"] == 1
+        and "time_s" in evaluation
     ]
-    theirs = min(known, key=lambda rival: rival["time_s"])
+    theirs = min(known, key=lambda evaluation: evaluation["time_s"])
     return {
         "cluster": f"{cell[0]}, {cell[1]}",
         "source": cell[8],

@@ -1,6 +1,6 @@
 // Measures how long planning and proving take. Every plan that is timed must verify, or the program
 // ends with 1. Repetitions of all benchmarks are interleaved by Google Benchmark; here they are the
-// turns of armillary/bench/interleaved_timing.h, so those without a second core are left out.
+// turns of armillary/lab/bench/interleaved_timing.h, so those without a second core are left out.
 // Prints one JSON line for each strategy, pass and thing that is timed: a row of bench/verify.py.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/bench/cores.h"
-#include "armillary/bench/result_json.h"
 #include "armillary/core/error.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/plan/verify.h"
+#include "armillary/lab/bench/cores.h"
+#include "armillary/lab/bench/result_json.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/plan/verify/verify.h"
 
 namespace armillary::plan {
 namespace {
@@ -96,20 +96,20 @@ void note_cores(benchmark::State& state) {
 
 /// Times the plan of all ranks, without lowering.
 void plan(benchmark::State& state) {
-  const Case given(state);
-  if (!given.legal) return;
+  const Case spec(state);
+  if (!spec.legal) return;
   note_cores(state);
-  for (auto _ : state) benchmark::DoNotOptimize(given.make());
+  for (auto _ : state) benchmark::DoNotOptimize(spec.make());
 }
 
 /// Times the proof of such a plan.
 void verify(benchmark::State& state) {
-  const Case given(state);
-  if (!given.legal) return;
-  const Plan made = given.make();
+  const Case spec(state);
+  if (!spec.legal) return;
+  const Plan plan = spec.make();
   note_cores(state);
   for (auto _ : state) {
-    if (!verify(made).empty()) {
+    if (!verify(plan).empty()) {
       std::fputs("verify_bench: a plan is wrong\n", stderr);
       std::exit(1);
     }

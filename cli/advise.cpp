@@ -1,6 +1,6 @@
 // The verb `advise`: a mesh of dp, cp, tp and pp for a step on a described cluster. It
 // prints the best mesh with its terms and reasons, a table of others, and USP's Table 2.
-#include "armillary/tune/advise.h"
+#include "armillary/predict/tune/advise.h"
 
 #include <fmt/format.h>
 
@@ -15,6 +15,8 @@
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
+#include "armillary/predict/cost/known_models.h"
+#include "armillary/predict/cost/methods.h"
 #include "cli/advise.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -43,9 +45,9 @@ double gib(double bytes) {
 }
 
 /// The model of the flags: a name, a shape or a recipe.
-tune::NamedModel model_of_flags(const AdviseFlags& flags, sim::StepKind kind,
-                                RecipeModel model_of) {
-  const bool is_dit = kind == sim::StepKind::Dit;
+cost::ModelCost model_of_flags(const AdviseFlags& flags, cost::StepKind kind,
+                               RecipeModel model_of) {
+  const bool is_dit = kind == cost::StepKind::Dit;
   if (!flags.text_tokens.empty() && !is_dit) {
     fail<InvalidArgument>("--text-tokens: given with --step {}; --step dit is required",
                           flags.step);
@@ -54,7 +56,7 @@ tune::NamedModel model_of_flags(const AdviseFlags& flags, sim::StepKind kind,
   if (!is_recipe(flags.model) && !flags.settings.empty()) {
     fail<InvalidArgument>("--set: given with model {}; a recipe is required", flags.model);
   }
-  if (!is_recipe(flags.model)) return tune::parse_model(flags.model, kind, text);
+  if (!is_recipe(flags.model)) return cost::parse_model(flags.model, kind, text);
   if (is_dit) {
     fail<InvalidArgument>(
         "advise: recipe {} given with --step dit; a recipe has a decoder: --step train or prefill, "
@@ -73,15 +75,16 @@ tune::NamedModel model_of_flags(const AdviseFlags& flags, sim::StepKind kind,
 tune::AdviceQuestion question(const AdviseFlags& flags, RecipeModel model_of) {
   tune::AdviceQuestion question;
   constexpr std::array<std::string_view, 3> kSteps{"train", "prefill", "dit"};
-  const auto kind = static_cast<sim::StepKind>(parse_choice("--step", flags.step, kSteps));
-  const bool is_dit = kind == sim::StepKind::Dit;
+  const auto kind = static_cast<cost::StepKind>(parse_choice("--step", flags.step, kSteps));
+  const bool is_dit = kind == cost::StepKind::Dit;
+  question.model = flags.model;
   question.step = {.model = model_of_flags(flags, kind, model_of),
                    .seq = parse_integer("--seq", flags.seq, {1}),
                    .batch = parse_integer("--batch", flags.batch, {1}),
                    .kind = kind};
   question.cluster = sim::load_cluster(flags.cluster);
   if (!flags.devices.empty()) question.devices = parse_count("--devices", flags.devices);
-  if (flags.methods && kind != sim::StepKind::Train) {
+  if (flags.methods && kind != cost::StepKind::Train) {
     fail<InvalidArgument>(
         "--methods: given with --step {}; the table is of training: --step train "
         "is required",
@@ -101,7 +104,7 @@ void print_methods(const tune::AdviceQuestion& asked) {
   fmt::print(
       "| method | parameter elements sent | activation elements sent | parameters, gradients GiB "
       "| optimizer GiB | activations GiB |\n|---|---|---|---|---|---|\n");
-  for (const tune::MethodCost& cost : tune::method_costs(asked.step, devices)) {
+  for (const cost::MethodCost& cost : cost::method_costs(asked.step, devices)) {
     fmt::print("| {} | {:.4g} | {:.4g} | {:.3f} | {:.3f} | {:.3f} |\n", cost.method,
                cost.parameter_elements, cost.activation_elements, gib(cost.parameter_bytes),
                gib(cost.optimizer_bytes), gib(cost.activation_bytes));
@@ -110,15 +113,14 @@ void print_methods(const tune::AdviceQuestion& asked) {
 
 void print_advice(const tune::AdviceQuestion& asked, const tune::Advice& advice, std::size_t top) {
   const tune::Advised& best = advice.meshes.front();
-  const auto& [products, attention, passes, tensor, gradients, optimizer] = best.time.stage;
-  fmt::print("{} on {}: {}, batch {}\n  {}\n  attention: {}\n", asked.step.model.name,
-             asked.cluster.name, count_of(asked.step.seq, "token"), asked.step.batch,
-             to_string(best), to_string(best.attention));
+  const auto& [products, attention, passes, tensor, gradients, optimizer, pipeline] = best.time;
+  fmt::print("{} on {}: {}, batch {}\n  {}\n  attention: {}\n", asked.model, asked.cluster.name,
+             count_of(asked.step.seq, "token"), asked.step.batch, to_string(best),
+             to_string(best.attention));
   fmt::print(
       "  {:.3f} s a step: products {:.3f}, attention {:.3f}, passes over activations {:.3f}, "
       "messages of tp {:.3f}, pipeline {:.3f}, gradients and parameters {:.3f}, optimizer {:.3f}\n",
-      best.time.total(), products, attention, passes, tensor, best.time.pipeline, gradients,
-      optimizer);
+      best.time.total(), products, attention, passes, tensor, pipeline, gradients, optimizer);
   fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {}\n", gib(best.memory.total()),
              gib(asked.cluster.device.memory_bytes), count_of(best.longest_seq, "token"));
   for (const std::string& reason : advice.reasons) fmt::print("  {}\n", reason);

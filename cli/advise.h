@@ -7,13 +7,13 @@
 #include <string_view>
 #include <vector>
 
-#include "armillary/tune/mesh.h"
+#include "armillary/predict/cost/model.h"
 
 namespace armillary::cli {
 
 /// The cost of the model of a recipe, after settings as those of `train`.
-using RecipeModel = tune::NamedModel (*)(const std::string& path,
-                                         const std::vector<std::string>& settings);
+using RecipeModel = cost::ModelCost (*)(const std::string& path,
+                                        const std::vector<std::string>& settings);
 
 /// Whether MODEL names a recipe.
 bool is_recipe(std::string_view model);

@@ -1,8 +1,9 @@
 // The verb `explain`: reads the flight files of a run folder and prints the cause, a line for each
-// rank, and who waits for whom. The logic is in recorder/diagnosis.h.
+// rank, and who waits for whom. The logic is in host/recorder/diagnosis.h.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,9 +13,9 @@
 #include "armillary/core/error.h"
 #include "armillary/core/json_text.h"
 #include "armillary/core/names.h"
-#include "armillary/recorder/diagnosis.h"
-#include "armillary/recorder/reader.h"
-#include "armillary/recorder/trace.h"
+#include "armillary/host/recorder/diagnosis.h"
+#include "armillary/host/recorder/reader.h"
+#include "armillary/host/recorder/trace.h"
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -41,6 +42,11 @@ constexpr double kNs = 1e-9;
 /// Seconds since 1970.
 double seconds(const Flight& flight, std::int64_t monotonic_ns) {
   return static_cast<double>(flight.wall_ns(monotonic_ns)) * kNs;
+}
+
+/// Seconds for a reader: nothing shorter than a millisecond is seen in files.
+double to_ms(double seconds) {
+  return std::round(seconds * 1000) / 1000;
 }
 
 /// Seconds for which the rank has waited in attention, up to the reference of the diagnosis.
@@ -70,9 +76,9 @@ std::string line_of(const Diagnosis& diagnosis, int rank) {
   std::string line =
       fmt::format("rank {}: host {}, pid {}, {}; {}; silent for {:.3g} s; {}", rank, flight->host,
                   flight->pid, to_string(diagnosis.run.states[rank]), end_text(*flight),
-                  silent_s(*flight, diagnosis.reference_ns), recorder::place_of(*flight));
+                  to_ms(silent_s(*flight, diagnosis.reference_ns)), recorder::place_of(*flight));
   if (flight->wait != recorder::Wait::None) {
-    line += fmt::format("; waits {:.3g} s for {}", waits_s(*flight, diagnosis),
+    line += fmt::format("; waits {:.3g} s for {}", to_ms(waits_s(*flight, diagnosis)),
                         to_string(flight->wait));
   }
   if (flight->torn > 0) line += fmt::format("; {} half written", count_of(flight->torn, "op"));
@@ -96,10 +102,10 @@ nlohmann::ordered_json json_of(const Flight& flight, const recorder::RecordedOp&
   nlohmann::ordered_json json{{"number", op.number},
                               {"step", op.step},
                               {"call", op.call},
-                              {"pass", to_string(op.pass)},
+                              {"pass", op.pass},
                               {"plan_step", op.op.plan_step},
                               {"op", op.op.index},
-                              {"kind", to_string(op.op.kind)},
+                              {"kind", op.kind},
                               {"lane", op.op.lane},
                               {"start_s", seconds(flight, op.start_ns)},
                               {"done", op.done}};

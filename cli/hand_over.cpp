@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
 #include "cli/advise.h"
 #include "cli/stop_signals.h"
 #include "cli/verbs.h"
@@ -69,7 +70,7 @@ void hand_over(int argc, const char* const* argv) {
     fail<InvalidArgument>(
         "{}: {} is not there: this program was built without libtorch, or moved alone; a build "
         "with libtorch is required: ./dev build",
-        verb, program);
+        verb, excerpt(program));
   }
   // execv needs pointers to characters that it could write, and a null pointer behind the last.
   std::vector<std::string> words{program};
@@ -80,7 +81,7 @@ void hand_over(int argc, const char* const* argv) {
   arguments.push_back(nullptr);
   if (verb == "train") hold_stop_signals();  // Loading libtorch takes a while.
   execv(program.c_str(), arguments.data());  // Returns only if it fails.
-  fail<Error>("{}: {} cannot be started: {}", verb, program, std::strerror(errno));
+  fail<Error>("{}: {} cannot be started: {}", verb, excerpt(program), std::strerror(errno));
 }
 
 }  // namespace armillary::cli

@@ -23,13 +23,13 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
-#include "armillary/launch/launch_folder.h"
-#include "armillary/launch/mpirun.h"
-#include "armillary/launch/orphans.h"
-#include "armillary/launch/process_place.h"
-#include "armillary/launch/supervisor.h"
-#include "armillary/recorder/diagnosis.h"
-#include "armillary/recorder/reader.h"
+#include "armillary/host/launch/launch_folder.h"
+#include "armillary/host/launch/mpirun.h"
+#include "armillary/host/launch/orphans.h"
+#include "armillary/host/launch/process_place.h"
+#include "armillary/host/launch/supervisor.h"
+#include "armillary/host/recorder/diagnosis.h"
+#include "armillary/host/recorder/reader.h"
 #include "cli/stop_signals.h"
 #include "cli/verbs.h"
 
@@ -66,12 +66,12 @@ std::vector<std::string> words_of(const LaunchArguments& arguments) {
 
 /// A socket that listens on a port which was free. Rank 0 inherits it, so nobody can take the port.
 struct MeetingPoint {
-  launch::Descriptor socket;
+  Descriptor socket;
   int port = 0;
 };
 
 MeetingPoint open_meeting_point() {
-  MeetingPoint point{launch::Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+  MeetingPoint point{Descriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
   sockaddr_in address = {};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -93,10 +93,10 @@ bool has_input() {
 }
 
 /// One command for each rank, with the variables of torchrun.
-std::vector<launch::Command> c10d_commands(const LaunchArguments& arguments, int processes,
-                                           const MeetingPoint& meeting, const std::string& folder) {
+std::vector<ChildCommand> c10d_commands(const LaunchArguments& arguments, int processes,
+                                        const MeetingPoint& meeting, const std::string& folder) {
   const std::string world = std::to_string(processes);
-  std::vector<launch::Command> commands;
+  std::vector<ChildCommand> commands;
   for (int rank = 0; rank < processes; ++rank) {
     const std::string number = std::to_string(rank);
     commands.push_back({.label = fmt::format("rank {}", rank),
@@ -201,18 +201,21 @@ int run_in_rank(const LaunchArguments& arguments) {
   if (!place) fail<InvalidArgument>("launch: --in-rank without mpirun");
   // mpirun may be killed; then this process ends, and with it the rank.
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const launch::Command command{.label = fmt::format("rank {}", place->rank),
-                                .words = words_of(arguments),
-                                .takes_input = place->rank == 0};
-  // mpirun ends the other ranks when one has failed: they have a moment to say what they know. The
-  // one that is to blame may be among them.
-  const launch::Descriptor stop = launch::open_stop_line();
-  const std::vector<launch::Ending> failed =
-      launch::supervise(std::span(&command, 1), {.prefix = !arguments.no_prefix,
-                                                 .stop_signals = {},
-                                                 .end_signals = {SIGTERM, SIGINT},
-                                                 .end_signals_grace_s = 0.9,
-                                                 .stop_line = stop.get()});
+  const ChildCommand command{.label = fmt::format("rank {}", place->rank),
+                             .words = words_of(arguments),
+                             .takes_input = place->rank == 0};
+  // When one rank has failed, the others have a moment to say what they know: the one that is to
+  // blame may be among them. mpirun tells it too late to ranks that do not fail with the first.
+  const Descriptor stop = launch::open_stop_line();
+  const Descriptor failure = launch::open_failure_line();
+  launch::SuperviseOptions options{.prefix = !arguments.no_prefix,
+                                   .stop_signals = {},
+                                   .end_signals = {SIGTERM, SIGINT},
+                                   .end_signals_grace_s = 0.9,
+                                   .stop_line = stop.get(),
+                                   .end_line = failure.get()};
+  if (place->world > 1) options.stopped_s = 0;  // Its peers wait for it, with their own deadline.
+  const std::vector<launch::Ending> failed = launch::supervise(std::span(&command, 1), options);
   for (const launch::Ending& ending : failed) {
     if (!ending.asked) launch::tell(ending);
   }
@@ -225,13 +228,14 @@ int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int 
   words.emplace_back("--");
   words.insert(words.end(), arguments.words.begin(), arguments.words.end());
   const launch::LaunchFolder folder;
-  launch::Command command =
+  ChildCommand command =
       launch::mpi_command(mpirun, launch::family_of(mpirun), processes, words, folder.path());
   command.takes_input = has_input();
   const launch::Orphans orphans;
   launch::SuperviseOptions options = options_of_run(folder);
   options.prefix = false;
   options.ask = [&folder] { folder.ask_to_stop(); };
+  options.on_failure = [&folder] { folder.tell_failure(); };
   options.endings = folder.endings();
   const std::vector<launch::Ending> failed = launch::supervise(std::span(&command, 1), options);
   orphans.end_all();
@@ -253,7 +257,8 @@ void require_ranks_of_bench(const std::vector<std::string>& words) {
   constexpr std::array<std::string_view, 4> kWithout{"kernel", "merge", "cores", "turns"};
   if (words.size() < 2 || std::ranges::find(kWithout, words[1]) == kWithout.end()) return;
   fail<InvalidArgument>(
-      "launch: bench {}, which runs no ranks; bench layer, overlap or live is required, or "
+      "launch: bench {}, which runs no ranks; bench layer, overlap, live or collectives is "
+      "required, or "
       "`armillary bench {}` without launch",
       words[1], words[1]);
 }

@@ -8,7 +8,8 @@
 namespace armillary::cli {
 
 /// Refuses a file that cannot be written, before the work whose result it is to hold. A file that
-/// exists keeps its contents; a file or folder that does not is not left behind.
+/// exists keeps its contents; a file or folder that does not is not left behind. Pipes are refused,
+/// but for streams of this process (core/file_kind.h).
 /// @throws IoError that begins with the name of the verb.
 void check_writable(std::string_view verb, const std::string& path);
 

@@ -120,7 +120,7 @@ std::string legend(std::optional<plan::ForwardBound>& bound) {
   return fmt::format(
       "mean sent forward, over the least that any strategy with\nthe row's pairs on every rank can "
       "receive with this mask and layout (bound of {}; - where that is nothing);\nthe least is "
-      "{:.2f} MiB a rank where all have the same share of the pairs. docs/notes/lower_bound.md",
+      "{:.2f} MiB a rank where all have the same share of the pairs. armillary/plan/lower_bound.md",
       bound->name() == "full mask" ? "a full mask" : "any mask",
       bound->bytes_of_equal_work() / kMib);
 }
@@ -200,7 +200,7 @@ void add_plan(CLI::App& app, int& exit_code) {
       ->needs(compare)
       ->check(not_empty());
   verb->add_flag("--document", flags->document,
-                 "All strategies with pictures of their plans, as docs/strategies.md")
+                 "All strategies with their costs, as docs/strategies.md")
       ->excludes(json)
       ->excludes(list)
       ->excludes(compare);

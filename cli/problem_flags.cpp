@@ -11,7 +11,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/plan/passes/lower.h"
-#include "armillary/sim/memory.h"
+#include "armillary/predict/cost/attention_memory.h"
 
 namespace armillary::cli {
 
@@ -118,11 +118,11 @@ void check_fits(const ProblemFlags& flags, const sim::Cluster& cluster) {
   const plan::Problem of_flags = problem(flags);
   const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
   check_legal(of_flags, strategy);
-  sim::check_fits({.problem = [&](std::int64_t seq) { return with_length(flags, seq); },
-                   .seq = of_flags.mask.q_len(),
-                   .strategy = strategy,
-                   .passes = passes(flags)},
-                  cluster);
+  cost::check_fits({.problem = [&](std::int64_t seq) { return with_length(flags, seq); },
+                    .seq = of_flags.mask.q_len(),
+                    .strategy = strategy,
+                    .passes = passes(flags)},
+                   cluster);
 }
 
 std::vector<plan::Plan> lowered_plans(const plan::Problem& problem, const plan::Strategy& strategy,

@@ -1,5 +1,5 @@
-// problem_flags.h: the flags that describe a problem and a strategy, shared by the verbs `plan` and
-// `verify`. Values are kept as text and parsed by the library, so that its errors are those of the
+// problem_flags.h: the flags that describe a problem and a strategy, shared by all verbs that make
+// plans. Values are kept as text and parsed by the library, so that its errors are those of the
 // command line too.
 #pragma once
 
@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "armillary/plan/passes/lower.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/sim/cluster.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/sim/cluster.h"
 
 namespace armillary::cli {
 
 /// The flags as the user wrote them. An empty text is a flag that was not given; its meaning stands
 /// in the help text. Parsed strictly by the functions below. The values here are the defaults of
-/// both verbs, except that of `pass`, which each verb sets.
+/// all verbs, except that of `pass`, which each verb sets.
 struct ProblemFlags {
   std::string strategy = "ring";
   std::string world = "4";
@@ -58,7 +58,7 @@ std::optional<plan::Problem> with_length(ProblemFlags flags, std::int64_t seq);
 std::vector<plan::Pass> passes(const ProblemFlags& flags);
 
 /// Does nothing if the problem, with the strategy and the passes of the flags, fits the devices.
-/// @throws InvalidArgument as check_legal() and sim::check_fits().
+/// @throws InvalidArgument as check_legal() and cost::check_fits().
 void check_fits(const ProblemFlags& flags, const sim::Cluster& cluster);
 
 /// The given passes of a strategy, lowered by the given lowering passes: one plan for each pass, in

@@ -59,7 +59,7 @@ std::string text_of_flags(const CLI::ParseError& error) {
 /// them. CLI11 lists them behind a colon.
 std::string text_of_extras(const CLI::App& app, std::string_view text) {
   const std::string extras(text.substr(text.find(": ") + 2));
-  const std::string given = extras.substr(extras.rfind(' ') + 1);
+  const std::string word = extras.substr(extras.rfind(' ') + 1);
   std::vector<std::string> flags;
   for (const CLI::App* verb : app.get_subcommands()) {
     for (const CLI::Option* option : verb->get_options()) flags.push_back(option->get_name());
@@ -67,7 +67,7 @@ std::string text_of_extras(const CLI::App& app, std::string_view text) {
       for (const CLI::Option* option : part->get_options()) flags.push_back(option->get_name());
     }
   }
-  const std::string nearest = nearest_name(given, flags);
+  const std::string nearest = nearest_name(word, flags);
   return fmt::format("{} given, which is not known here; arguments of --help are required{}",
                      quote(extras), nearest.empty() ? "" : "; nearest: " + nearest);
 }
@@ -75,20 +75,20 @@ std::string text_of_extras(const CLI::App& app, std::string_view text) {
 /// Refuses an unknown verb, a missing one, and a flag in its place. CLI11 alone would call an
 /// unknown verb an argument too many, and a flag before the verb a missing verb.
 void check_verb(const CLI::App& app, int argc, const char* const* argv) {
-  const std::string_view given = argc >= 2 ? argv[1] : "";
-  if (given == "-h" || given == "--help" || given == "--version") return;
+  const std::string_view word = argc >= 2 ? argv[1] : "";
+  if (word == "-h" || word == "--help" || word == "--version") return;
   std::vector<std::string> verbs;
   for (const CLI::App* verb : app.get_subcommands({})) {
-    if (argc >= 2 && verb->get_name() == given) return;
+    if (argc >= 2 && verb->get_name() == word) return;
     verbs.push_back(verb->get_name());
   }
   if (argc < 2) fail<InvalidArgument>("no verb given; {} is required", list_names(verbs));
-  if (given.substr(0, 1) == "-") {
-    fail<InvalidArgument>("flag {} before the verb; {} is required first, or --help", quote(given),
+  if (word.substr(0, 1) == "-") {
+    fail<InvalidArgument>("flag {} before the verb; {} is required first, or --help", quote(word),
                           list_names(verbs));
   }
-  const std::string nearest = nearest_name(given, verbs);
-  fail<InvalidArgument>("unknown verb {}; {} is required{}", quote(given), list_names(verbs),
+  const std::string nearest = nearest_name(word, verbs);
+  fail<InvalidArgument>("unknown verb {}; {} is required{}", quote(word), list_names(verbs),
                         nearest.empty() ? "" : "; nearest: " + nearest);
 }
 

@@ -1,6 +1,6 @@
 // The verb `report`: one HTML file with a plan, its simulated timeline, and a measured one of a
 // finished run. The page is made in report/.
-#include "armillary/report/report.h"
+#include "armillary/lab/report/report.h"
 
 #include <fmt/format.h>
 
@@ -17,10 +17,11 @@
 
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
-#include "armillary/recorder/problems.h"
-#include "armillary/recorder/reader.h"
-#include "armillary/sim/compare.h"
-#include "armillary/sim/engine.h"
+#include "armillary/core/user_text.h"
+#include "armillary/host/recorder/problems.h"
+#include "armillary/host/recorder/reader.h"
+#include "armillary/predict/sim/compare.h"
+#include "armillary/predict/sim/engine.h"
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -34,7 +35,7 @@ struct ReportFlags : ProblemFlags {
   std::string run;
   std::string out = "report.html";
   bool no_table = false;
-  std::string given;  ///< A flag of the problem that was given, if any was.
+  std::string problem_flag;  ///< A flag of the problem, if there is one.
 };
 
 /// A run with the flags of its problem.
@@ -61,10 +62,23 @@ void set_flag(ReportFlags& flags, const std::string& name, const std::string& va
        {"--wire", &ReportFlags::wire}}};
   const auto* const place = std::ranges::find(kPlaces, name, &decltype(kPlaces)::value_type::first);
   if (place == kPlaces.end()) {
-    fail<InvalidArgument>("report: {} is recorded in {}; a flag of a problem is required", name,
-                          flags.run);
+    fail<InvalidArgument>("report: {} is recorded in {}; a flag of a problem is required",
+                          quote(name), excerpt(flags.run));
   }
   flags.*place->second = value;
+}
+
+/// Refuses a problem of another world than the run's: plans of a large one take seconds to make.
+void check_world(const recorder::RecordedProblem& problem, const std::string& run_folder,
+                 const recorder::RecordedRun& run) {
+  const std::string ranks = fmt::to_string(run.flights.size());
+  for (const auto& [name, value] : problem.flags) {
+    if (name != "--world" || value == ranks) continue;
+    fail<InvalidArgument>(
+        "report: {} has a problem of world {}, the run has {}; it is left out if it is removed",
+        quote(recorder::problems_path(run_folder)), excerpt(value),
+        count_of(run.flights.size(), "rank"));
+  }
 }
 
 /// The run, and its problem if it recorded one: the last of which every pass has a whole call, and
@@ -74,10 +88,11 @@ RunToShow run_to_show(ReportFlags flags) {
   const std::int64_t pid = run.flights.at(0) ? run.flights[0]->pid : 0;
   const std::vector<recorder::RecordedProblem> problems = recorder::read_problems(flags.run, pid);
   if (problems.empty()) return {std::move(flags), std::move(run)};
-  if (!flags.given.empty()) {
+  if (!flags.problem_flag.empty()) {
     fail<InvalidArgument>("report: {} with --run {}, which says its problem; leave it out",
-                          flags.given, flags.run);
+                          flags.problem_flag, excerpt(flags.run));
   }
+  for (const recorder::RecordedProblem& problem : problems) check_world(problem, flags.run, run);
   std::optional<RunToShow> last;
   std::int64_t until_ns = std::numeric_limits<std::int64_t>::max();
   for (auto problem = problems.rbegin(); problem != problems.rend(); ++problem) {
@@ -109,7 +124,7 @@ sim::Cluster cluster_beside(const RunToShow& shown, std::string& machines) {
   const bool is_preset = !is_file && std::ranges::find(presets, cluster.name) != presets.end();
   machines = fmt::format(
       "Measured on {}{}; simulated on {}{}.", *hosts.begin(),
-      hosts.size() > 1 ? fmt::format(" and {} others", hosts.size() - 1) : "", flags.cluster,
+      hosts.size() > 1 ? " and " + count_of(hosts.size() - 1, "other") : "", flags.cluster,
       is_preset ? ", another machine: armillary calibrate describes this one" : "");
   const plan::Dtype dtype = plan::parse_dtype(flags.dtype);
   std::vector<sim::KernelCurve>& kernels = cluster.device.kernels;
@@ -127,11 +142,11 @@ sim::Cluster cluster_beside(const RunToShow& shown, std::string& machines) {
   return cluster;
 }
 
-void run_report(const ReportFlags& given) {
+void run_report(const ReportFlags& arguments) {
   std::optional<RunToShow> shown;
   std::string machines;
-  if (!given.run.empty()) shown = run_to_show(given);
-  const ReportFlags& flags = shown ? shown->flags : given;
+  if (!arguments.run.empty()) shown = run_to_show(arguments);
+  const ReportFlags& flags = shown ? shown->flags : arguments;
   const sim::Cluster cluster =
       shown ? cluster_beside(*shown, machines) : sim::load_cluster(flags.cluster);
   const plan::Problem of_flags = problem(flags);
@@ -192,7 +207,7 @@ void add_report(CLI::App& app, int& exit_code) {
       const std::string name = option->get_name();
       const bool of_plans = name == "--pass" || name == "--lower";
       if (option->get_group() == kProblemGroup && !of_plans && option->count() > 0) {
-        flags->given = name;
+        flags->problem_flag = name;
       }
     }
     run_report(*flags);

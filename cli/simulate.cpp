@@ -8,9 +8,9 @@
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
-#include "armillary/sim/compare.h"
-#include "armillary/sim/engine.h"
-#include "armillary/sim/trace.h"
+#include "armillary/predict/sim/compare.h"
+#include "armillary/predict/sim/engine.h"
+#include "armillary/predict/sim/trace.h"
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -48,13 +48,13 @@ void print_clusters() {
 }
 
 /// Mean and largest value of a number over the ranks of a timeline.
-struct Spread {
+struct MeanAndMost {
   double mean = 0;
   double most = 0;
 };
 template <class Of>
-Spread spread(const sim::Timeline& timeline, const Of& of) {
-  Spread spread;
+MeanAndMost spread(const sim::Timeline& timeline, const Of& of) {
+  MeanAndMost spread;
   for (const sim::RankTimeline& rank : timeline.ranks) {
     const auto value = static_cast<double>(of(rank));
     spread.mean += value / static_cast<double>(timeline.ranks.size());
@@ -66,15 +66,14 @@ Spread spread(const sim::Timeline& timeline, const Of& of) {
 /// Lines with the seconds of compute by kind of op, the longest first.
 void print_phases(const sim::Timeline& timeline) {
   std::vector<std::pair<double, std::size_t>> phases;
-  for (std::size_t kind = 0; kind < sim::kOpKinds; ++kind) {
+  for (std::size_t kind = 0; kind < timeline.words->kinds.size(); ++kind) {
     const double mean =
         spread(timeline, [&](const auto& rank) { return rank.compute_by_kind_s[kind]; }).mean;
     if (mean > 0) phases.emplace_back(-mean, kind);
   }
   std::sort(phases.begin(), phases.end());
   for (const auto& [seconds, kind] : phases) {
-    fmt::print("    {:<18} {:>10.3f} ms\n", to_string(static_cast<plan::OpKind>(kind)),
-               -seconds / kMilli);
+    fmt::print("    {:<18} {:>10.3f} ms\n", timeline.words->kinds[kind].name, -seconds / kMilli);
   }
 }
 
@@ -121,7 +120,7 @@ void print_timeline(const plan::Problem& problem, const sim::Cluster& cluster,
   fmt::print("  time                {:>10.3f} ms, {:.1f} TFLOP/s a rank\n", timeline.end_s / kMilli,
              flops_per_rank(problem, timeline) / 1e12);
   const auto line = [&](const char* name, const auto& of) {
-    const Spread s = spread(timeline, of);
+    const MeanAndMost s = spread(timeline, of);
     fmt::print("  {:<18}  {:>10.3f} ms, most on a rank {:.3f}\n", name, s.mean / kMilli,
                s.most / kMilli);
   };
@@ -130,11 +129,12 @@ void print_timeline(const plan::Problem& problem, const sim::Cluster& cluster,
   line("exposed messages", [](const auto& rank) { return rank.exposed_s; });
   line("hidden messages", [](const auto& rank) { return rank.messages_s - rank.exposed_s; });
   line("idle at the end", [&](const auto& rank) { return timeline.end_s - rank.end_s; });
-  const Spread sent = spread(timeline, [](const auto& rank) { return rank.sent_bytes; });
+  const MeanAndMost sent = spread(timeline, [](const auto& rank) { return rank.sent_bytes; });
   fmt::print("  sent                {:>10.2f} MiB, most by a rank {:.2f}\n", sent.mean / kMebibyte,
              sent.most / kMebibyte);
-  const Spread slots = spread(timeline, [](const auto& rank) { return rank.slot_bytes; });
-  const Spread external = spread(timeline, [](const auto& rank) { return rank.external_bytes; });
+  const MeanAndMost slots = spread(timeline, [](const auto& rank) { return rank.slot_bytes; });
+  const MeanAndMost external =
+      spread(timeline, [](const auto& rank) { return rank.external_bytes; });
   fmt::print("  memory              {:>10.2f} MiB of tensors, {:.2f} of slots, {:.1f} GiB there\n",
              external.most / kMebibyte, slots.most / kMebibyte,
              cluster.device.memory_bytes / (1 << 30));
@@ -179,7 +179,7 @@ void run_strategy(const SimulateFlags& flags, const sim::Cluster& cluster) {
   std::vector<plan::Plan> plans;
   std::vector<sim::Timeline> timelines;
   const plan::Planner planner(of_flags, strategy);
-  const sim::Record record{.ops = flags.json || !flags.trace.empty(), .flows = flags.json};
+  const sim::TimelineParts record{.ops = flags.json || !flags.trace.empty(), .flows = flags.json};
   if (!flags.trace.empty()) plans = lowered_plans(flags);
   // Backward, which needs more memory, goes first: what does not fit is refused before any event.
   const std::vector<plan::Pass> wanted = passes(flags);

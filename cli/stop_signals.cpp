@@ -1,3 +1,5 @@
+// stop_signals.cpp: the first signal is noted in an atomic, the only thing that a handler may touch
+// here; the handlers that were there are put back at the end.
 #include "cli/stop_signals.h"
 
 #include <unistd.h>
@@ -14,6 +16,7 @@ static_assert(std::atomic<int>::is_always_lock_free);
 
 void note(int signal) {
   int none = 0;
+  // 128 + signal is how shells report a process that a signal has ended.
   if (!first_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
 }
 
@@ -40,9 +43,11 @@ StopSignals::StopSignals() : before_(std::make_unique<Handlers>()) {
   first_signal = 0;
   struct sigaction action = {};
   action.sa_handler = note;
+  // Reads and waits of libraries go on: few of them expect EINTR.
   action.sa_flags = SA_RESTART;
   sigaction(SIGTERM, &action, &before_->term);
   sigaction(SIGINT, &action, &before_->interrupt);
+  // Only now: a signal that was held comes at once and must find its handler.
   mask_stop_signals(SIG_UNBLOCK);
 }
 

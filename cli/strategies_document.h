@@ -6,9 +6,8 @@
 
 namespace armillary::cli {
 
-/// Returns Markdown. A section of each strategy has the texts of its StrategyInfo, the forward plan
-/// of a small problem as a grid, and a table of the costs of its plans. tests/golden compares it
-/// with docs/strategies.md.
+/// Returns Markdown: a table of the costs of real plans, then the texts of each StrategyInfo.
+/// tests/golden compares it with docs/strategies.md.
 std::string strategies_document();
 
 }  // namespace armillary::cli

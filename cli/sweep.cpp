@@ -1,6 +1,6 @@
-// The verb `sweep`: simulated times over ranges of ranks, lengths, heads and bandwidths, as CSV and
-// as charts. The work is in sweep/.
-#include "armillary/sweep/sweep.h"
+// The verb `sweep`: simulated times over ranges of ranks, lengths, heads and bandwidths, as CSV.
+// The work is in sweep/; bench/plots.py draws it.
+#include "armillary/lab/sweep/sweep.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,6 @@
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
 #include "armillary/core/user_text.h"
-#include "armillary/sweep/plots.h"
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -23,7 +22,6 @@ struct SweepFlags : ProblemFlags {
   std::string cluster;
   std::string bandwidth = "1";
   std::vector<std::string> strategies;
-  std::vector<std::string> plots;
   std::string csv;
   bool weak = false;
 };
@@ -89,50 +87,20 @@ plan::Problem problem_at(ProblemFlags flags, const sweep::Point& point) {
   return problem(flags);
 }
 
-/// A chart that is asked for: its kind and its file.
-struct WantedPlot {
-  sweep::Plot plot = sweep::Plot::Speedup;
-  std::string path;
-};
-
-std::vector<WantedPlot> parse_plots(const std::vector<std::string>& texts) {
-  std::vector<WantedPlot> plots;
-  for (const std::string& text : texts) {
-    const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals + 1 == text.size()) {
-      fail<InvalidArgument>("--plot is {}; KIND=FILE is required", quote(text));
-    }
-    plots.push_back({sweep::parse_plot(text.substr(0, equals)), text.substr(equals + 1)});
-  }
-  return plots;
-}
-
-/// The words below the title of a chart: the cluster, and the numbers that do not differ between
-/// points.
-std::string subtitle(const SweepFlags& flags, const sim::Cluster& cluster) {
-  const auto is_one = [](const std::string& list) {
-    return list.find_first_of(",.") == std::string::npos;
-  };
-  std::string text =
-      fmt::format("{}: {}\n{}, {}", cluster.name, cluster.summary, flags.mask, flags.layout);
-  // With --weak the axis of the chart has the tokens.
-  if (is_one(flags.seq) && !flags.weak)
-    text += fmt::format(", {} token{}", flags.seq, flags.seq == "1" ? "" : "s");
-  if (is_one(flags.heads))
-    text += fmt::format(", {} head{}", flags.heads, flags.heads == "1" ? "" : "s");
-  if (!flags.kv_heads.empty()) text += fmt::format(", {} KV heads", flags.kv_heads);
-  text += fmt::format(" of {}, {}, {}", flags.head_dim, flags.dtype,
-                      flags.pass == "both" ? "forward and backward" : flags.pass);
-  const std::vector<double> factors = parse_factors("--bandwidth", flags.bandwidth);
-  if (factors.size() == 1 && factors[0] != 1) {
-    text += fmt::format("; all links {:g} times as fast", factors[0]);
-  }
-  return text + "; simulated";
+/// The numbers of the problem that no range has.
+std::vector<sweep::Constant> constants(const SweepFlags& flags, const sim::Cluster& cluster) {
+  return {{"cluster", cluster.name},
+          {"mask", flags.mask},
+          {"layout", flags.layout},
+          {"batch", flags.batch},
+          {"head_dim", flags.head_dim},
+          {"value_dim", flags.value_dim.empty() ? flags.head_dim : flags.value_dim},
+          {"dtype", flags.dtype},
+          {"wire", flags.wire}};
 }
 
 void run_sweep(const SweepFlags& flags) {
-  const std::vector<WantedPlot> plots = parse_plots(flags.plots);
-  sweep::Question question{
+  sweep::SweepQuestion question{
       .points = sweep::points({.worlds = parse_ints("--world", flags.world),
                                .seqs = parse_list("--seq", flags.seq),
                                .heads = parse_ints("--heads", flags.heads),
@@ -142,31 +110,20 @@ void run_sweep(const SweepFlags& flags) {
       .cluster = sim::load_cluster(flags.cluster),
       .passes = passes(flags),
       .strategies = flags.strategies};
-  // Charts and files that cannot be made are refused before anything is simulated.
-  for (const WantedPlot& plot : plots) {
-    sweep::check_ranges(question.points, plot.plot);
-    check_writable("sweep", plot.path);
-  }
   if (!flags.csv.empty()) check_writable("sweep", flags.csv);
-  const std::string below = subtitle(flags, question.cluster);
-  const sweep::Plotted plotted{.rows = sweep::sweep(question), .subtitle = below};
-  // Charts that cannot be drawn are refused before anything is written.
-  std::vector<std::string> charts;
-  charts.reserve(plots.size());
-  for (const WantedPlot& plot : plots) charts.push_back(sweep::to_svg(plotted, plot.plot));
-  const std::string csv = sweep::to_csv(plotted.rows, question.passes);
+  const std::string csv =
+      sweep::to_csv(sweep::sweep(question), question.passes, constants(flags, question.cluster));
   if (flags.csv.empty()) {
     fmt::print("{}", csv);
   } else {
     write_file("sweep", flags.csv, csv);
   }
-  for (std::size_t i = 0; i < plots.size(); ++i) write_file("sweep", plots[i].path, charts[i]);
 }
 
 }  // namespace
 
 void add_sweep(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("sweep", "Simulated times over ranges, as CSV and charts");
+  CLI::App* verb = app.add_subcommand("sweep", "Simulated times over ranges, as CSV");
   auto flags = std::make_shared<SweepFlags>();
   flags->pass = "both";
   add_problem_flags(*verb, *flags);
@@ -189,17 +146,16 @@ void add_sweep(CLI::App& app, int& exit_code) {
   verb->add_option("--strategies", flags->strategies,
                    "NAME.. or NAME:key=value,.. with blanks between them [all]");
   verb->add_option("--csv", flags->csv, "The table is written there [printed]")->check(not_empty());
-  verb->add_option("--plot", flags->plots,
-                   "KIND=FILE.svg: speedup, winners or scaling; may be given several times");
   verb->footer(
       "Examples:\n"
       "  armillary sweep --cluster c1 --world 8..64 --seq 524288 --heads 32 --kv-heads 8 "
       "--head-dim "
-      "128 --layout zigzag --csv c1.csv --plot speedup=speedup.svg\n"
+      "128 --layout zigzag --csv c1.csv\n"
       "  armillary sweep --cluster c3 --world 8..64 --seq 32768..1048576 --heads 32 --head-dim 128 "
-      "--layout zigzag --csv c3.csv --plot winners=winners.svg\n"
+      "--layout zigzag --csv c3.csv\n"
       "  armillary sweep --cluster c1 --weak --world 8..64 --seq 65536 --heads 32 --head-dim 128 "
-      "--layout zigzag --csv weak.csv --plot scaling=weak.svg");
+      "--layout zigzag --csv weak.csv\n"
+      "Charts of a table: python3 -m bench.plots speedup c1.csv speedup.svg");
   verb->callback([flags, &exit_code] {
     run_sweep(*flags);
     exit_code = kDone;

@@ -16,9 +16,10 @@
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
 #include "armillary/core/user_text.h"
-#include "armillary/tune/cache.h"
-#include "armillary/tune/explain.h"
-#include "armillary/tune/search.h"
+#include "armillary/predict/tune/cache.h"
+#include "armillary/predict/tune/explain.h"
+#include "armillary/predict/tune/search.h"
+#include "armillary/predict/tune/space.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
@@ -95,29 +96,31 @@ tune::Question question(TuneFlags flags) {
   return question;
 }
 
-/// A row of the table of rivals. `measured`: with the column of measured times.
-void print_row(const tune::Rival& rival, bool measured) {
+/// A row of the table of evaluations. `measured`: with the column of measured times.
+void print_row(const tune::Evaluation& evaluation, bool measured) {
   const std::string simulated =
-      rival.simulated()
-          ? fmt::format("{:.3f} | {:.3f} | {:.3f}", milliseconds(rival.times.total_s),
-                        milliseconds(rival.times.compute_s), milliseconds(rival.times.exposed_s))
+      evaluation.simulated()
+          ? fmt::format("{:.3f} | {:.3f} | {:.3f}", milliseconds(evaluation.times.total_s),
+                        milliseconds(evaluation.times.compute_s),
+                        milliseconds(evaluation.times.exposed_s))
           : "- | - | -";
   const std::string run = !measured ? ""
-                          : rival.measured_s > 0
-                              ? fmt::format(" {:.3f} |", milliseconds(rival.measured_s))
+                          : evaluation.measured_s > 0
+                              ? fmt::format(" {:.3f} |", milliseconds(evaluation.measured_s))
                               : " - |";
-  fmt::print("| {} |{} {} | {:.3f} | {:.2f} | {:.2f} | {} |\n", to_string(rival.candidate), run,
-             simulated, milliseconds(rival.estimate_s), mebibytes(rival.sent_bytes),
-             mebibytes(rival.memory_bytes), to_string(rival.fate));
+  fmt::print("| {} |{} {} | {:.3f} | {:.2f} | {:.2f} | {} |\n", to_string(evaluation.candidate),
+             run, simulated, milliseconds(evaluation.estimate_s), mebibytes(evaluation.sent_bytes),
+             mebibytes(evaluation.memory_bytes), to_string(evaluation.outcome));
 }
 
 void print_answer(const tune::Question& question, const tune::Answer& answer, std::size_t top) {
-  const tune::Rival& chosen = answer.chosen();
-  const auto simulated = std::count_if(answer.rivals.begin(), answer.rivals.end(),
-                                       [](const tune::Rival& rival) { return rival.simulated(); });
+  const tune::Evaluation& chosen = answer.chosen();
+  const auto simulated =
+      std::count_if(answer.evaluations.begin(), answer.evaluations.end(),
+                    [](const tune::Evaluation& evaluation) { return evaluation.simulated(); });
   fmt::print("{} on {}: {}, {}, {} simulated\n", to_string(chosen.candidate), question.cluster.name,
-             count_of(question.problem.world, "rank"), count_of(answer.rivals.size(), "candidate"),
-             simulated);
+             count_of(question.problem.world, "rank"),
+             count_of(answer.evaluations.size(), "candidate"), simulated);
   if (chosen.measured_s > 0) fmt::print("  {:.3f} ms measured\n", milliseconds(chosen.measured_s));
   if (chosen.simulated()) {
     fmt::print(
@@ -127,6 +130,7 @@ void print_answer(const tune::Question& question, const tune::Answer& answer, st
         milliseconds(chosen.times.compute_s), milliseconds(chosen.times.exposed_s),
         milliseconds(answer.floor_s));
   }
+  for (const std::string& reason : tune::left_out(question)) fmt::print("  left out: {}\n", reason);
   const double ratio = chosen.simulated() ? chosen.measured_s / chosen.times.total_s : 0;
   constexpr double kFar = 2;
   if (ratio > 0 && (ratio > kFar || ratio * kFar < 1)) {
@@ -140,8 +144,8 @@ void print_answer(const tune::Question& question, const tune::Answer& answer, st
       "| candidate |{} ms | compute ms | exposed ms | estimated ms | sent MiB | memory MiB | |\n"
       "|---|{}---|---|---|---|---|---|---|\n",
       measured ? " measured ms |" : "", measured ? "---|" : "");
-  for (std::size_t r = 0; r < std::min(top, answer.rivals.size()); ++r) {
-    print_row(answer.rivals[r], measured);
+  for (std::size_t r = 0; r < std::min(top, answer.evaluations.size()); ++r) {
+    print_row(answer.evaluations[r], measured);
   }
 }
 
@@ -170,9 +174,9 @@ void run(TuneFlags flags, MeasureAnswer measure) {
     }
   }
   const tune::Question asked = question(flags);
-  const std::optional<tune::Answer> found = answer_of(flags, asked, measure);
-  if (!found) return;
-  const tune::Answer& answer = *found;
+  const std::optional<tune::Answer> reply = answer_of(flags, asked, measure);
+  if (!reply) return;
+  const tune::Answer& answer = *reply;
   std::vector<tune::Explanation> explanations;
   if (flags.explain) explanations = tune::explain(asked, answer);
   if (flags.json) {
@@ -207,7 +211,7 @@ CLI::App* add_tune_with(CLI::App& app, int& exit_code, MeasureAnswer measure,
                    "any, or by_node: neighbouring ranks on neighbouring devices [any]")
       ->check(not_empty());
   verb->add_option("--top", flags->top, "Rows of the table [10]")->check(not_empty());
-  verb->add_flag("--json", flags->json, "The answer with all rivals as one JSON object");
+  verb->add_flag("--json", flags->json, "The answer with all evaluations as one JSON object");
   verb->add_flag("--explain", flags->explain,
                  "Why the best candidate of each strategy lost, and what would have to change\n"
                  "for it to win; with --json as a second line, an array");

@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "armillary/launch/engine.h"
-#include "armillary/tune/answer.h"
+#include "armillary/host/launch/engine.h"
+#include "armillary/predict/tune/answer.h"
 
 namespace armillary::cli {
 

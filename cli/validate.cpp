@@ -12,8 +12,8 @@
 #include "armillary/core/error.h"
 #include "armillary/core/input_file.h"
 #include "armillary/core/json_text.h"
-#include "armillary/validate/checks.h"
-#include "armillary/validate/table.h"
+#include "armillary/lab/validate/checks.h"
+#include "armillary/lab/validate/table.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
@@ -76,9 +76,7 @@ int run(const std::string& path, bool json) {
   }
   json ? print_json(all) : print(all);
   if (!refused.empty()) fail<InvalidArgument>("{}", fmt::join(refused, "; "));
-  const auto failed = std::ranges::count_if(all.checks, [](const validate::Check& check) {
-    return !check.holds() && check.cause.empty();
-  });
+  const auto failed = std::ranges::count_if(all.checks, &validate::Check::fails);
   if (failed > 0) {
     fmt::print(stderr, "armillary: {} fail{}\n", count_of(failed, "statement"),
                failed == 1 ? "s" : "");
@@ -100,8 +98,9 @@ void add_validate(CLI::App& app, int& exit_code) {
       "  armillary validate\n"
       "  armillary validate --json\n"
       "  armillary validate --rows my_rows.json\n\n"
-      "Exit code: 0 done, 1 a statement is outside of its bounds and no cause is known, 2 a row or "
-      "a file is refused (the other rows are printed).");
+      "Exit code: 0 done, 1 a statement is outside of its bounds and not known to be, or not where "
+      "it "
+      "is known to be, 2 a row or a file is refused (the other rows are printed).");
   verb->callback([rows, json, &exit_code] { exit_code = run(*rows, *json); });
 }
 

@@ -2,7 +2,7 @@
 // each plan that is exact; for one that is wrong it prints the plan with the place of the first
 // error marked, and the broken rules. It can break a plan on purpose first, to show an error, and
 // record the proof of a problem in a file.
-#include "armillary/plan/verify.h"
+#include "armillary/plan/verify/verify.h"
 
 #include <fmt/format.h>
 
@@ -22,10 +22,10 @@
 #include "armillary/core/user_text.h"
 #include "armillary/plan/json.h"
 #include "armillary/plan/mutate.h"
-#include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/passes/lower.h"
+#include "armillary/plan/program/parallel_for_ranks.h"
 #include "armillary/plan/text.h"
-#include "armillary/plan/verify_folded.h"
+#include "armillary/plan/verify/verify_folded.h"
 #include "armillary/proof/proof_file.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
@@ -73,7 +73,7 @@ std::vector<plan::Plan> read_plans(const std::string& path) {
                                  .required = "a file of plans as JSON lines, or - for standard "
                                              "input,"},
                                 path),
-                     path);
+                     excerpt(path));
 }
 
 /// The plans of `--file`, or else of the strategy.
@@ -156,9 +156,9 @@ nlohmann::ordered_json result_line(const plan::Plan& plan,
   return line;
 }
 
-/// Prints the verdict about one plan. `given` names an assumption of the proof, or is empty.
+/// Prints the verdict about one plan. `assumption` names an assumption of the proof, or is empty.
 void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnostics,
-           std::string_view given, bool json) {
+           std::string_view assumption, bool json) {
   if (json) {
     fmt::print("{}\n", json_text(result_line(plan, diagnostics)));
     return;
@@ -166,17 +166,27 @@ void print(const plan::Plan& plan, const std::vector<plan::Diagnostic>& diagnost
   if (diagnostics.empty()) {
     const PlanSize size = size_of(plan);
     fmt::print("{} {}: exact{}. world {}, {} in {}; no deadlock, no hazard, every pair once\n",
-               shorten(printable(plan.strategy), kMostQuotedBytes), to_string(plan.pass), given,
-               plan.problem.world, count_of(size.ops, "op"), count_of(size.steps, "step"));
+               excerpt(plan.strategy), to_string(plan.pass), assumption, plan.problem.world,
+               count_of(size.ops, "op"), count_of(size.steps, "step"));
     return;
   }
   // The printed plan marks the place of the first broken rule; all broken rules follow as lines.
   fmt::print("{}", plan::to_string(plan, &diagnostics[0]));
   for (const plan::Diagnostic& d : diagnostics) {
-    fmt::print("{} {}: rank {} op {}: {}: {}\n",
-               shorten(printable(plan.strategy), kMostQuotedBytes), to_string(plan.pass), d.rank,
-               d.op, d.rule, d.text);
+    fmt::print("{} {}: rank {} op {}: {}: {}\n", excerpt(plan.strategy), to_string(plan.pass),
+               d.rank, d.op, d.rule, d.text);
   }
+}
+
+/// The ranks that the proof looked at.
+std::string what_was_proved(const plan::FoldedProof& proof, int world) {
+  if (world == 1) return "The one rank was proved";
+  if (proof.classes == world) {
+    return fmt::format("No two ranks are alike: each of {} was proved", world);
+  }
+  return fmt::format(
+      "Folded: one rank of each of {} was proved, and {} of {} were compared with theirs",
+      count_of(proof.classes, "class", "classes"), proof.compared, count_of(world, "rank"));
 }
 
 /// Prints the verdict about a pass of which one rank of each class was proved, or all if none are
@@ -199,15 +209,9 @@ void print_folded(const plan::Planner& planner, plan::Pass pass, const plan::Fol
     return;
   }
   if (proof.diagnostics.empty()) {
-    const std::string how =
-        proof.classes == world ? fmt::format("No two ranks are alike: each of {} was proved", world)
-                               : fmt::format(
-                                     "Folded: one rank of each of {} was proved, and {} of {} were "
-                                     "compared with theirs",
-                                     count_of(proof.classes, "class", "classes"), proof.compared,
-                                     count_of(world, "rank"));
     fmt::print("{}: exact. world {}, {} in {}; no deadlock, no hazard, every pair once. {}\n", name,
-               world, count_of(proof.ops, "op"), count_of(proof.steps, "step"), how);
+               world, count_of(proof.ops, "op"), count_of(proof.steps, "step"),
+               what_was_proved(proof, world));
   }
   for (const plan::Diagnostic& d : proof.diagnostics) {
     fmt::print("{}: rank {} op {}: {}: {}\n", name, d.rank, d.op, d.rule, d.text);
@@ -268,9 +272,9 @@ int run(const VerifyFlags& flags) {
   const std::vector<plan::PassVerdict> verdicts = plan::verify_together(plans);
   bool ok = true;
   for (std::size_t i = 0; i < plans.size(); ++i) {
-    const auto& [diagnostics, given] = verdicts[i];
+    const auto& [diagnostics, assumes_forward] = verdicts[i];
     ok = ok && diagnostics.empty();
-    print(plans[i], diagnostics, given ? ", given what forward saves" : "", flags.json);
+    print(plans[i], diagnostics, assumes_forward ? ", given what forward saves" : "", flags.json);
   }
   return ok ? kDone : kFailed;
 }

@@ -2,31 +2,39 @@
 # (tests/install/install_test.py). A header that is not here may change or go without a word.
 
 set(armillary_plan_headers version.h
-  comm/array.h comm/collectives.h comm/communicator.h comm/local.h comm/peer_waits.h comm/pulse.h
-  comm/reduce.h comm/solo.h comm/strided.h
-  core/error.h core/small_vector.h
-  plan/block_ids.h plan/blocks.h plan/degrees.h plan/fold.h plan/json.h plan/layout.h plan/lower_bound.h
-  plan/mask.h plan/passes/lower.h plan/passes/replay.h plan/plan.h plan/problem.h plan/reach.h plan/runs.h
-  plan/schedule.h plan/segments.h plan/strategies/grid.h plan/strategies/movement.h plan/strategies/presets.h
-  plan/strategy.h plan/text.h plan/verify.h plan/verify_folded.h plan/visibility.h
+  comm/array.h comm/collectives.h comm/communicator.h comm/lane_blocks.h comm/local.h comm/mesh.h comm/peer_wait.h
+  comm/rank_state.h comm/reduce.h comm/solo.h comm/strided.h
+  core/error.h core/mesh_shape.h core/section.h core/small_vector.h core/spec.h core/user_text.h
+  predict/cost/attention_memory.h predict/cost/known_models.h predict/cost/methods.h predict/cost/model.h predict/cost/step.h
+  plan/blocks.h plan/degrees.h plan/fold.h plan/json.h plan/layout.h plan/lower_bound.h
+  plan/mask/mask.h plan/passes/lower.h plan/passes/replay.h plan/plan.h plan/problem.h plan/reach.h plan/runs.h
+  plan/strategies/schedule.h plan/segments.h plan/strategies/grid.h plan/strategies/movement.h plan/strategies/option_keys.h
+  plan/strategies/options.h plan/strategies/presets.h
+  plan/strategies/strategy.h plan/text.h plan/verify/verify.h plan/verify/verify_folded.h plan/mask/visibility.h plan/words.h
+  plan/program/batches.h plan/program/block_ids.h plan/program/check.h plan/program/diagnostics.h
+  plan/program/dtype.h plan/program/grid.h plan/program/hazards.h plan/program/measures.h
+  plan/program/program.h plan/program/vocabulary.h plan/program/word.h
   proof/digest.h proof/prove.h
-  recorder/diagnosis.h recorder/process_state.h recorder/reader.h recorder/recorder.h
-  report/measured.h report/report.h
-  sim/cluster.h sim/compare.h sim/cost.h sim/curves.h sim/engine.h sim/memory.h sim/model_cost.h
-  sim/step.h sim/timeline.h sim/topology.h sim/trace.h
-  tune/advise.h tune/answer.h tune/automatic.h tune/candidate.h tune/explain.h tune/mesh.h tune/search.h)
+  host/recorder/diagnosis.h host/recorder/process_state.h host/recorder/reader.h host/recorder/recorder.h
+  lab/report/measured.h lab/report/report.h
+  predict/sim/cluster.h predict/sim/compare.h predict/sim/cost.h predict/sim/curves.h predict/sim/engine.h
+  predict/sim/timeline.h predict/sim/topology.h predict/sim/trace.h
+  predict/tune/advise.h predict/tune/answer.h predict/tune/automatic.h predict/tune/candidate.h predict/tune/explain.h predict/tune/search.h)
 
 # With libtorch.
 set(armillary_torch_headers
-  attention/attention_in_progress.h attention/functional.h attention/sequence_parallel_attention.h
-  kernel/block_attention.h kernel/cpu_kernel.h kernel/dropout.h kernel/merge.h kernel/reference.h
-  kernel/score.h
-  runtime/bound_tensors.h runtime/compiled_program.h runtime/context.h runtime/device.h
-  runtime/execution_pool.h runtime/executor.h runtime/gate.h runtime/recorded_ops.h runtime/stream_device.h
-  runtime/zero_copy.h
-  train/attend_over_ranks.h train/data.h train/host_info.h train/lr_schedule.h train/mesh.h
-  train/models/attend.h train/models/decoder_options.h train/models/model.h train/models/model_options.h
-  train/models/recompute.h train/models/registry.h train/recipe.h train/trainer.h)
+  attention/attention.h attention/attention_in_progress.h attention/sequence_parallel_attention.h
+  kernel/block_attention.h kernel/cpu/cpu_flags.h kernel/cpu_kernel.h kernel/dropout.h kernel/merge.h
+  kernel/reference.h kernel/score.h
+  model/attend.h model/decoder_options.h model/fields.h model/global_range.h model/model.h model/model_options.h
+  model/parameter.h model/recompute.h model/registry.h model/weights.h
+  runtime/bound_tensors.h runtime/compiled_program.h runtime/device.h
+  runtime/execution_pool.h runtime/executor.h runtime/gate.h runtime/machine.h runtime/machine_program.h
+  runtime/rank.h runtime/recorded_ops.h runtime/stream_device.h runtime/zero_copy.h
+  train/attend_over_ranks.h train/checkpoint/checkpoint_options.h train/data.h
+  train/lr_schedule.h train/mesh.h train/optimizer_options.h train/parallelism.h train/recipe.h
+  train/recipe_parts.h train/run_options.h train/step_metrics.h train/trainer.h
+  train/training_options.h)
 
 # Each where its part was built.
 set(armillary_mpi_headers comm/mpi.h)

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/text.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/verify/verify.h"
 
 using namespace armillary::plan;
 
@@ -25,9 +25,9 @@ int main() {
   ops.erase(std::find_if(ops.rbegin(), ops.rend(), attends).base() - 1);
 
   // The grid marks the op at which the error was found.
-  const std::vector<Diagnostic> found = verify(plan);
-  if (found.empty()) return 1;
-  fmt::print("{}rule `{}` is broken: {}\n", to_string(plan, &found[0]), found[0].rule,
-             found[0].text);
+  const std::vector<Diagnostic> diagnostics = verify(plan);
+  if (diagnostics.empty()) return 1;
+  fmt::print("{}rule `{}` is broken: {}\n", to_string(plan, &diagnostics[0]), diagnostics[0].rule,
+             diagnostics[0].text);
   return 0;
 }

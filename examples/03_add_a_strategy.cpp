@@ -6,7 +6,7 @@
 
 #include "armillary/plan/strategies/presets.h"
 #include "armillary/plan/text.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/verify/verify.h"
 
 using namespace armillary::plan;
 
@@ -53,7 +53,8 @@ int main() {
     }
   }
   const Plan broken = plan_of("forgetful", Pass::Forward);
-  const std::vector<Diagnostic> found = verify(broken);
-  fmt::print("{}", found.empty() ? "the slip was not caught" : to_string(broken, &found[0]));
-  return found.empty() ? 1 : 0;
+  const std::vector<Diagnostic> diagnostics = verify(broken);
+  fmt::print("{}",
+             diagnostics.empty() ? "the slip was not caught" : to_string(broken, &diagnostics[0]));
+  return diagnostics.empty() ? 1 : 0;
 }

@@ -17,11 +17,11 @@ inline bool test_all() {
 /// met again.
 inline unsigned test_seed() {
   static const unsigned seed = [] {
-    const char* given = std::getenv("ARMILLARY_TEST_SEED");
-    const auto made = given == nullptr ? std::random_device{}()
-                                       : static_cast<unsigned>(std::strtoul(given, nullptr, 10));
-    fmt::print("ARMILLARY_TEST_SEED={}\n", made);
-    return made;
+    const char* text = std::getenv("ARMILLARY_TEST_SEED");
+    const auto number = text == nullptr ? std::random_device{}()
+                                        : static_cast<unsigned>(std::strtoul(text, nullptr, 10));
+    fmt::print("ARMILLARY_TEST_SEED={}\n", number);
+    return number;
   }();
   return seed;
 }

@@ -1,18 +1,15 @@
 """Checks that a file includes the standard headers of the names that it uses, or a header of ours does.
 
-    python3 tools/check_standard_includes.py               list what is missing, exit 1 if any
-    python3 tools/check_standard_includes.py --self-test   plant a missing header, expect it caught
+    python3 tools/check_standard_includes.py   list what is missing, exit 1 if any
 
 Builds and clang-tidy read many sources as one, so a header that one of them forgot comes with another.
 Headers of other libraries bring standard headers too; nothing may rely on that.
 """
 
-import argparse
 import functools
 import pathlib
 import re
 import sys
-import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ["armillary", "cli", "tests", "bench", "examples", "python"]
@@ -104,27 +101,7 @@ def check(root):
     return lines
 
 
-def self_test():
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = pathlib.Path(scratch) / "armillary"
-        folder.mkdir()
-        (folder / "a.h").write_text("#include <vector>\n")
-        (folder / "b.cpp").write_text('#include "armillary/a.h"\nstd::vector<int> v;\n// std::map\n')
-        (folder / "c.cpp").write_text('#include "armillary/a.h"\nstd::map<int, int> m;\n')
-        found = check(pathlib.Path(scratch))
-    expected = ["armillary/c.cpp: uses names of <map>; #include <map> is required"]
-    if found != expected:
-        sys.exit(f"check_standard_includes: self-test: {found} was found; {expected} is required")
-
-
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--self-test", action="store_true")
-    if parser.parse_args().self_test:
-        self_test()
-        return 0
     lines = check(ROOT)
     for line in lines:
         print(line)

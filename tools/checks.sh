@@ -2,13 +2,10 @@
 
 # Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
 # only: libtorch, which does their work, is not instrumented, and its headers are slow to compile. plan's own tests run
-# in release and, with --all, in asan; those of others use its library. Without --sanitizers there
-# are the tests of equivalence under ThreadSanitizer alone: every strategy, also on a device that computes late.
-# Tests that wait for nobody run behind others, at low priority; those with deadlines do not.
+# in release and, with --all, in asan; those of others use its library. Tests that wait for nobody run behind others, at low priority; those with deadlines do not.
 ASAN_BEHIND_LABELS="core kernel"
 readonly ASAN_LABELS="comm proof runtime attention conformance"
-TSAN_LABELS="equivalence"
-readonly TSAN_MORE_LABELS="comm proof runtime attention conformance"
+readonly TSAN_LABELS="equivalence comm proof runtime attention conformance"
 
 # No suppressions: libtorch is not instrumented, but it neither leaks nor looks racy from here. Not to be added:
 # TSAN_OPTIONS=ignore_noninstrumented_modules=1, which on Linux takes our own modules for uninstrumented too and
@@ -70,15 +67,13 @@ stop_behind() {
   for process in "${processes[@]}"; do kill -- "-$process" 2>/dev/null || true; done
 }
 
-# Configures the sanitizers that are asked for, then with behind() builds their tests and runs those of asan that wait for
-# nobody.
-begin_sanitized() {  # ASAN (or nothing)
+# Configures the sanitizers, then with behind() builds their tests and runs those of asan that wait for nobody.
+begin_sanitized() {
   export_sanitizer_options
   configure tsan
   # shellcheck disable=SC2086  # words are wanted
   behind build-tsan/build.log "" build_tests tsan $TSAN_LABELS
   tsan_build=$process
-  [ -n "$1" ] || return 0
   configure asan
   # shellcheck disable=SC2086
   behind build-asan/build.log "$process" build_tests asan $ASAN_BEHIND_LABELS $ASAN_LABELS
@@ -96,11 +91,10 @@ end_behind() {
   failed=1
 }
 
-end_sanitized() {  # ASAN (or nothing)
+end_sanitized() {
   end_behind "$tsan_build" build-tsan/build.log "build of the preset tsan"
   # shellcheck disable=SC2086
   say "testing" $TSAN_LABELS "(tsan)" && run_labels tsan ctest $TSAN_LABELS
-  [ -n "$1" ] || return 0
   end_behind "$asan_build" build-asan/build.log "build of the preset asan"
   # shellcheck disable=SC2086
   say "testing" $ASAN_LABELS "(asan)" && run_labels asan ctest $ASAN_LABELS
@@ -124,20 +118,31 @@ test_plan_preset() {
 test_python() {
   say "testing Python"
   mkdir -p build/test-results
+  # Most tests wait for processes half of their time: files of tests run beside each other, those that take times alone.
+  if has_xdist; then
+    run_pytest beside -m "not alone" -n "$JOBS" --maxprocesses 4 --dist loadfile
+    run_pytest alone -m alone
+  else
+    run_pytest all
+  fi
+}
+
+run_pytest() {  # RESULTS [PYTEST ARGUMENT...]
+  local results=$1
+  shift
   # Tests choose anew what a user's machine may have chosen before.
-  ARMILLARY_CACHE=/dev/null/none PYTHONPATH=build/python .venv/bin/python -m pytest -q -o python_files='*_test.py' -p no:cacheprovider tests python/tests \
-    --durations=10 --junitxml build/test-results/pytest.xml || failed=1
+  ARMILLARY_CACHE=/dev/null/none PYTHONPATH=build/python .venv/bin/python -m pytest -q -p no:cacheprovider tests python/tests \
+    --durations=10 --junitxml "build/test-results/pytest-$results.xml" "$@" || failed=1
 }
 
 command_test() {
-  local quick= asan= only=() failed=0 process= asan_build= tsan_build= asan_tests=
+  local sanitizers= only=() failed=0 process= asan_build= tsan_build= asan_tests=
   local TEST_TIMEOUT_S=900
   while [ $# -gt 0 ]; do
     case $1 in
-      --quick) quick=1 ;;
-      --sanitizers) asan=1 ;;
+      --sanitizers) sanitizers=1 ;;
       --all)
-        asan=1
+        sanitizers=1
         export ARMILLARY_TEST_ALL=1
         ASAN_BEHIND_LABELS+=" plan"
         TEST_TIMEOUT_S=7200
@@ -147,7 +152,7 @@ command_test() {
         only=("$2")
         shift
         ;;
-      *) die "test: $1; --quick, --sanitizers, --all or -L LABEL is required" ;;
+      *) die "test: $1; --sanitizers, --all or -L LABEL is required" ;;
     esac
     shift
   done
@@ -159,18 +164,15 @@ command_test() {
     run_ctest release ctest -L "^${only[0]}\$"
   else
     build_targets release all tests bench
-    [ -z "$asan" ] || TSAN_LABELS+=" $TSAN_MORE_LABELS"
-    if [ -z "$quick" ]; then
+    if [ -n "$sanitizers" ]; then
       trap stop_behind EXIT
-      begin_sanitized "$asan"
+      begin_sanitized
     fi
     say "testing everything (release)"
     run_ctest release ctest
     test_python
-    if [ -z "$quick" ]; then
-      test_plan_preset
-      end_sanitized "$asan"
-    fi
+    test_plan_preset
+    [ -z "$sanitizers" ] || end_sanitized
   fi
   python3 tools/test_summary.py build*/test-results || failed=1
   return $failed
@@ -197,12 +199,9 @@ command_lint() {
   say "lint: format"
   lint_sources | xargs -r "$format" --dry-run -Werror || failed=1
   say "lint: includes, sizes and comments"
-  python3 tools/check_includes.py --self-test || failed=1
   python3 tools/check_includes.py || failed=1
-  python3 tools/check_standard_includes.py --self-test || failed=1
   python3 tools/check_standard_includes.py || failed=1
   python3 tools/check_sizes.py || failed=1
-  python3 tools/check_comments.py --self-test || failed=1
   python3 tools/check_comments.py || failed=1
   say "lint: Python"
   .venv/bin/ruff format --quiet --check . || failed=1

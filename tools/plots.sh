@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the charts of README.md anew: bash tools/plots.sh [PROGRAM]
+# Writes the charts of docs/simulation.md anew: bash tools/plots.sh [PROGRAM]; ./dev setup bench installs what draws them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 program=${1:-build/bin/armillary}
@@ -9,7 +9,8 @@ chart() {  # NAME KIND FLAG...: docs/plots/NAME.svg, and the table beside it
   local name=$1 kind=$2
   shift 2
   # shellcheck disable=SC2086  # words are wanted
-  "$program" sweep $problem "$@" --csv "docs/plots/$name.csv" --plot "$kind=docs/plots/$name.svg"
+  "$program" sweep $problem "$@" --csv "docs/plots/$name.csv"
+  .venv/bin/python -m bench.plots "$kind" "docs/plots/$name.csv" "docs/plots/$name.svg"
 }
 
 mkdir -p docs/plots

@@ -5,7 +5,7 @@
 
 readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
 readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1 SAFETENSORS_VERSION=0.8.0
-readonly SCIKIT_BUILD_VERSION=1.1.2 MYPY_VERSION=2.4.1
+readonly SCIKIT_BUILD_VERSION=1.1.2 MYPY_VERSION=2.4.1 MATPLOTLIB_VERSION=3.11.2
 readonly TRANSFORMERS_VERSION=5.24.0 ACCELERATE_VERSION=1.15.0 PEFT_VERSION=0.21.2
 readonly NCCL_VERSION=2.27.7 CUDA_HEADERS="nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 
@@ -120,6 +120,17 @@ setup_python_tool() {  # NAME REQUIREMENT
   pip_install "$2" || die "setup: pip could not install $2"
 }
 
+has_xdist() {
+  compgen -G ".venv/lib/python3*/site-packages/pytest_xdist-*" >/dev/null
+}
+
+# Optional: without it, tests of Python run one after the other.
+setup_xdist() {
+  has_xdist && return
+  say "installing pytest-xdist into .venv (pip)"
+  pip_install pytest-xdist || say "pip could not install it; tests of Python will take longer"
+}
+
 # Peers that benchmarks measure beside ours, without their dependencies, which want CUDA. They are optional: a missing
 # peer is a row that says so.
 setup_peers() {
@@ -128,6 +139,14 @@ setup_peers() {
   make_venv
   say "installing yunchang $YUNCHANG_VERSION into .venv (pip)"
   pip_install --no-deps "yunchang==$YUNCHANG_VERSION" || say "pip could not install it; it will not be measured"
+}
+
+# Optional: it draws the charts of `armillary sweep`.
+setup_matplotlib() {
+  compgen -G ".venv/lib/python3*/site-packages/matplotlib-$MATPLOTLIB_VERSION*" >/dev/null && return
+  make_venv
+  say "installing matplotlib $MATPLOTLIB_VERSION into .venv (pip)"
+  pip_install "matplotlib==$MATPLOTLIB_VERSION" || say "pip could not install it; charts will not be drawn"
 }
 
 # Without its dependencies: they are for a way of drawing that is not used.
@@ -210,16 +229,21 @@ setup_python() {  # PART...
       build) setup_torch ;;
       test)
         setup_python_tool pytest pytest
+        setup_xdist
         setup_safetensors
         setup_scikit_build
         setup_transformers
         setup_peft
+        setup_matplotlib
         ;;
       lint)
         setup_python_tool ruff "ruff==$RUFF_VERSION"
         setup_python_tool mypy "mypy==$MYPY_VERSION"
         ;;
-      bench) setup_peers ;;
+      bench)
+        setup_peers
+        setup_matplotlib
+        ;;
       mutate) setup_mutator ;;
       nccl) setup_nccl ;;
     esac

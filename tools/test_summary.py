@@ -3,7 +3,7 @@
     python3 tools/test_summary.py build/test-results build-asan/test-results ...
 
 A folder holds ctest*.xml (one entry per test program) and, per program, GoogleTest's <program>.json; perhaps
-pytest.xml. A program that died leaves no JSON, or one without the failure: it counts as one failure.
+pytest*.xml. A program that died leaves no JSON, or one without the failure: it counts as one failure.
 Exit code: 0 if something passed and nothing failed.
 """
 
@@ -60,8 +60,8 @@ def main():
     for folder in map(pathlib.Path, sys.argv[1:]):
         for results in sorted(folder.glob("ctest*.xml")):
             count.add_ctest(folder, results)
-        if (folder / "pytest.xml").is_file():
-            for case in xml.etree.ElementTree.parse(folder / "pytest.xml").iter("testcase"):
+        for results in sorted(folder.glob("pytest*.xml")):
+            for case in xml.etree.ElementTree.parse(results).iter("testcase"):
                 count.add_junit_case(f"pytest: {case.get('classname')}.{case.get('name')}", case)
     for failure in count.failures:
         print(f"FAILED {failure}")

@@ -20,9 +20,10 @@
 
 #include "armillary/attention/shared_choice.h"
 #include "armillary/comm/collectives.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/predict/tune/automatic.h"
 #include "armillary/proof/verdict.h"
-#include "armillary/tune/automatic.h"
 
 namespace armillary::attention {
 namespace {
@@ -47,8 +48,9 @@ plan::Dtype plan_dtype(at::ScalarType dtype) {
 void check_tokens(std::string_view name, std::int64_t given, std::int64_t required,
                   const comm::Communicator& comm, const plan::Layout& layout) {
   if (given == required) return;
-  fail<InvalidArgument>("attention: {} has {} tokens on rank {} of {}; layout {} gives it {}", name,
-                        given, comm.rank(), comm.world(), to_string(layout), required);
+  fail<InvalidArgument>("attention: {} has {} on rank {} of {}; layout {} gives it {}", name,
+                        count_of(given, "token"), comm.rank(), comm.world(), to_string(layout),
+                        required);
 }
 
 bool is_number(at::ScalarType dtype) {
@@ -70,8 +72,8 @@ void check_features(const AttentionOptions& options, std::int64_t heads, bool re
   }
   if (options.return_max_logit && !returns_max) {
     fail<InvalidArgument>(
-        "attention: return_max_logit is set, and only the output is returned; call "
-        "sequence_parallel_attention_lse");
+        "attention: return_max_logit is set, and only the output is returned; a call of kind "
+        "AttentionLse is required");
   }
 }
 
@@ -97,38 +99,41 @@ void check_lanes(const runtime::CompiledAttention& programs, const comm::Communi
   }
   if (std::cmp_less(lanes, comm.lanes())) return;
   fail<InvalidArgument>(
-      "attention: a plan of {} lanes, a communicator of {}; at least {} are required, for ranks "
+      "attention: a plan of {}, a communicator of {}; at least {} are required, for ranks "
       "agree on the last",
-      lanes, comm.lanes(), lanes + 1);
+      count_of(lanes, "lane"), comm.lanes(), lanes + 1);
 }
 
 void check_kept(const KeptAttention& kept) {
   if (kept.out.defined() && kept.lse.defined()) return;
   fail<InvalidArgument>(
-      "attention: nothing was kept for the replay; what sequence_parallel_attention_keep gives is "
-      "required");
+      "attention: nothing was kept for the replay; what a call of kind Keep gives is required");
 }
 
-/// The programs of `recent` for this kernel. They stay with `recent`, so the process-wide cache and
-/// its lock are asked only once.
-std::shared_ptr<const runtime::CompiledAttention> programs_for(RecentCall& recent, plan::Rank rank,
-                                                               const kernel::Kernel& kernel) {
-  if (!recent.programs || recent.programs->forward->kernel != &kernel) {
+/// The programs of a problem for this kernel and source. As long as the process-wide cache has
+/// them, neither it nor its lock is asked again.
+std::shared_ptr<const runtime::CompiledAttention> programs_for(runtime::KnownProblem& known,
+                                                               plan::Rank rank,
+                                                               const kernel::Kernel& kernel,
+                                                               const proof::ProgramSource& source) {
+  std::shared_ptr<const runtime::CompiledAttention> programs = known.programs.lock();
+  if (!programs || programs->forward->kernel != &kernel || programs->proved.source != source) {
     // A text that names no strategy is parsed again for its error, which says why.
-    recent.programs = runtime::compile_cached(
-        recent.problem,
-        recent.strategy ? *recent.strategy : plan::parse_strategy(recent.strategy_text), rank,
-        kernel);
+    programs = runtime::compile_cached(
+        known.problem,
+        known.strategy ? *known.strategy : plan::parse_strategy(known.strategy_texts.front()), rank,
+        kernel, source);
+    known.programs = programs;
   }
-  return recent.programs;
+  return programs;
 }
 
 /// Checks everything that one rank can refuse alone, and fills in the call.
-void check_and_compile(AttentionCall& call, RecentCall& recent, const AttentionShape& shape,
-                       CallKind kind, const AttentionOptions& options) {
-  const plan::Problem& problem = recent.problem;
+void check_and_compile(AttentionCall& call, const AttentionShape& shape, CallKind kind,
+                       const AttentionOptions& options) {
+  const plan::Problem& problem = call.known->problem;
   const bool returns_max = kind == CallKind::AttentionLse || kind == CallKind::Functional;
-  check_features(options, shape.heads, returns_max, call.context->device().place());
+  check_features(options, shape.heads, returns_max, call.rank->device().place());
   if (options.timeout_s && !(*options.timeout_s > 0 && *options.timeout_s <= 1e9)) {
     fail<InvalidArgument>("attention: timeout_s is {}; more than 0 and at most 1e9 s is required",
                           *options.timeout_s);
@@ -136,12 +141,12 @@ void check_and_compile(AttentionCall& call, RecentCall& recent, const AttentionS
   call.options = {.score = score_of(options, problem.heads, problem.head_dim),
                   .max_logit = options.return_max_logit,
                   .timeout_s = options.timeout_s};
-  const kernel::Kernel& kernel = call.context->device().kernel();
+  const kernel::Kernel& kernel = call.rank->device().kernel();
   kernel.check("attention", {.head_dim = problem.head_dim,
                              .value_dim = problem.value_dim,
                              .plain = call.options.score.plain(),
                              .max_logit = options.return_max_logit});
-  call.programs = programs_for(recent, call.comm->rank(), kernel);
+  call.programs = programs_for(*call.known, call.comm->rank(), kernel, options.programs);
   check_lanes(*call.programs, *call.comm);
   // The program says how many tokens of each input the layout gives this rank.
   const runtime::CompiledProgram& forward = *call.programs->forward;
@@ -160,39 +165,38 @@ double scale_of(const AttentionOptions& options, const plan::Problem& problem) {
   return options.scale.value_or(1.0 / std::sqrt(problem.head_dim));
 }
 
-/// The group's choice for `auto`, made if there is none: all ranks first agree that they ask for
-/// the same, then rank 0 chooses, and says so on standard error. Collective where it is made.
-const plan::Strategy& shared_choice(const AttentionCall& call, CallKind kind,
-                                    const plan::Problem& problem, const AttentionOptions& options) {
+/// The group's choice for `auto`: all ranks first agree that they ask for the same, then rank 0
+/// chooses, and says so on standard error. Collective.
+plan::Strategy shared_choice(const AttentionCall& call, CallKind kind, const plan::Problem& problem,
+                             const AttentionOptions& options) {
   comm::Communicator& comm = *call.comm;
-  auto& choices = comm.attachment<SharedChoices>();
-  plan::Problem asked = problem;
-  asked.return_lse = false;  // Calls that differ in it alone run one strategy: keep and replay do.
-  if (const plan::Strategy* const known = choices.find(options.strategy, asked)) return *known;
   tune::AutomaticChoice choice;
-  recorder::while_waiting(call.context->recorder(), recorder::Wait::Agreement, [&] {
+  recorder::while_waiting(call.rank->recorder(), recorder::Wait::Agreement, [&] {
     const std::string words = words_of(problem, options.strategy);
     Agreement same(comm, {.call = kNames[static_cast<std::size_t>(kind)],
-                          .key = proof::digest_of(problem, {.name = options.strategy, .keys = {}}),
+                          .key = proof::digest_of_text(problem, options.strategy),
                           .problem = words,
                           .scale = scale_of(options, problem),
                           .options = options});
     same.wait();
-    choice = choose_together(comm, options.strategy, asked);
+    choice = choose_together(comm, options.strategy, problem);
   });
   if (comm.rank() == 0 && choice.is_new) {
     fmt::print(stderr, "armillary: {}; rank 0 chose it for {}\n", choice.line,
                comm.world() == 1 ? "itself" : fmt::format("all {} ranks", comm.world()));
   }
-  return choices.add(options.strategy, asked, std::move(choice.strategy));
+  return std::move(choice.strategy);
 }
 
-/// The entry of a call among the recent ones of its group.
-RecentCall& recent_call(const AttentionCall& call, CallKind kind, const plan::Problem& problem,
-                        const AttentionOptions& options) {
-  const plan::Strategy* choice = nullptr;
-  if (tune::is_automatic(options.strategy)) choice = &shared_choice(call, kind, problem, options);
-  return call.comm->attachment<RecentCalls>().find_or_add(problem, options.strategy, choice);
+/// The problem of a call among those that its group knows, added if it is not there. Collective in
+/// that case, if the strategy is `auto`.
+std::shared_ptr<runtime::KnownProblem> known_problem(const AttentionCall& call, CallKind kind,
+                                                     const plan::Problem& problem,
+                                                     const AttentionOptions& options) {
+  if (auto known = call.group->known.find(problem, options.strategy)) return known;
+  std::optional<plan::Strategy> choice;
+  if (tune::is_automatic(options.strategy)) choice = shared_choice(call, kind, problem, options);
+  return call.group->known.add(new_problem(problem, options.strategy, choice));
 }
 
 }  // namespace
@@ -215,13 +219,13 @@ IsOwn is_own_of(const plan::RankProgram& program) {
 }
 
 std::shared_ptr<const runtime::CompiledProgram> AttentionCall::backward() const {
-  const kernel::Kernel& kernel = context->device().kernel();
+  const kernel::Kernel& kernel = rank->device().kernel();
   if (programs->forward->kernel == &kernel) return programs->backward;
   // The device was changed since forward: backward is compiled for the kernel of the new one. The
   // program does not depend on the kernel, so the proof of the call holds for it.
   const plan::Planner& planner = programs->proved.planner;
-  const auto again =
-      runtime::compile_cached(planner.problem(), planner.strategy(), comm->rank(), kernel);
+  const auto again = runtime::compile_cached(planner.problem(), planner.strategy(), comm->rank(),
+                                             kernel, programs->proved.source);
   ARMILLARY_CHECK(again->proved.programs == programs->proved.programs);
   return again->backward;
 }
@@ -229,8 +233,8 @@ std::shared_ptr<const runtime::CompiledProgram> AttentionCall::backward() const 
 runtime::ExecutionOptions AttentionCall::options_with(
     const std::optional<at::Tensor>& sinks_H) const {
   runtime::ExecutionOptions with = options;
-  with.device = &context->device();  // The present one: that of forward may be gone.
-  with.recorder = context->recorder();
+  with.device = &rank->device();  // The present one: that of forward may be gone.
+  with.recorder = rank->recorder();
   if (sinks_H) {
     const bool fp64 = programs->forward->problem.dtype == plan::Dtype::F64;
     with.sinks_H = sinks_H->detach().to(fp64 ? at::kDouble : at::kFloat);
@@ -238,37 +242,52 @@ runtime::ExecutionOptions AttentionCall::options_with(
   return with;
 }
 
+std::vector<at::Tensor> AttentionCall::run_backward(
+    std::span<const at::Tensor> saved, const at::Tensor& dout,
+    const std::optional<at::Tensor>& sinks_H) const {
+  std::unique_ptr<runtime::Execution> run =
+      rank->executions().take(backward(), *comm, options_with(sinks_H));
+  for (std::size_t i = 0; i < std::size(kSaved); ++i) run->feed(kSaved[i], saved[i]);
+  run->feed(plan::Tensor::DOut, dout);
+  run->finish();
+  std::vector<at::Tensor> gradients{run->output(plan::Tensor::DQ), run->output(plan::Tensor::DK),
+                                    run->output(plan::Tensor::DV)};
+  gradients.push_back(sinks_H ? run->sinks_grad().to(sinks_H->scalar_type()) : at::Tensor());
+  rank->executions().give_back(std::move(run));
+  return gradients;
+}
+
 void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>& program,
                           const std::optional<at::Tensor>& sinks_H) {
   runtime::ExecutionOptions with = options_with(sinks_H);
   with.gate = &*agreement;
-  run = context->executions().take(program, *comm, std::move(with));
-  context->set_busy(true);
+  run = rank->executions().take(program, *comm, std::move(with));
+  group->busy = true;
 }
 
 void AttentionCall::agree() {
   if (may_run) {
-    // Patience before compute begins, in seconds. Messages of a rank that attends wait for all of
+    // Spin time before compute begins, in seconds. Messages of a rank that attends wait for all of
     // that op, and those of its neighbours wait for them; a rank that waits in vain has lost the
     // time. So it waits for half of what the first such op took the last time, and at least for
     // longer than an agreement takes whose ranks are all there. Ranks that come later are waited
-    // for by the gate, beside compute. The simulator has that of processes (sim/cluster.h).
-    constexpr double kPatienceOps = 0.5;
+    // for by the gate, beside compute. The simulator has that of processes (predict/sim/cluster.h).
+    constexpr double kSpinOps = 0.5;
     const double least_s = comm->shares_process() ? 50e-6 : 500e-6;
-    const double patience_s = std::max(least_s, run ? kPatienceOps * run->first_attend_s() : 0);
-    recorder::while_waiting(context->recorder(), recorder::Wait::Agreement,
-                            [&] { return agreement->opens_within(patience_s); });
+    const double spin_s = std::max(least_s, run ? kSpinOps * run->first_attend_s() : 0);
+    recorder::while_waiting(rank->recorder(), recorder::Wait::Agreement,
+                            [&] { return agreement->opens_within(spin_s); });
     return;
   }
   wait_for_agreement();
-  recorder::while_waiting(context->recorder(), recorder::Wait::Proof,
+  recorder::while_waiting(rank->recorder(), recorder::Wait::Proof,
                           [&] { proof::prove_together(*comm, programs->proved, proofs); });
+  known->proved = programs->proved.programs;
   may_run = true;
 }
 
 void AttentionCall::wait_for_agreement() {
-  recorder::while_waiting(context->recorder(), recorder::Wait::Agreement,
-                          [&] { agreement->wait(); });
+  recorder::while_waiting(rank->recorder(), recorder::Wait::Agreement, [&] { agreement->wait(); });
 }
 
 at::Tensor AttentionCall::max_over_ranks(const runtime::Execution& finished) const {
@@ -284,13 +303,13 @@ at::Tensor AttentionCall::max_over_ranks(const runtime::Execution& finished) con
 }
 
 std::unique_ptr<runtime::Execution> AttentionCall::end() {
-  context->set_busy(false);
+  group->busy = false;
   agreement.reset();
   return std::move(run);
 }
 
-void check_no_call_in_progress(const runtime::Context& context, int rank) {
-  if (!context.is_busy()) return;
+void check_no_call_in_progress(const runtime::GroupState& group, int rank) {
+  if (!group.busy) return;
   fail<InvalidArgument>(
       "attention: another call is in progress on rank {}; finish it before the next begins", rank);
 }
@@ -310,25 +329,27 @@ plan::Problem problem_of(CallKind kind, const AttentionShape& shape, int world,
           .wire = options.wire};
 }
 
-c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
-                                               comm::Communicator& comm,
-                                               const AttentionOptions& options,
-                                               const KeptAttention& kept) {
-  runtime::Context& context = runtime::Context::of(comm);
-  check_no_call_in_progress(context, comm.rank());
+std::shared_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
+                                            comm::Communicator& comm,
+                                            const AttentionOptions& options,
+                                            const KeptAttention& kept) {
+  runtime::Rank& rank = runtime::Rank::of(comm);
+  runtime::GroupState& group = rank.group(comm);
+  check_no_call_in_progress(group, comm.rank());
   const plan::Problem problem = problem_of(kind, shape, comm.world(), options);
 
   // Check and compile. An error becomes a verdict, which the other ranks are told.
-  auto call = c10::make_intrusive<AttentionCall>();
+  auto call = std::make_shared<AttentionCall>();
   call->comm = &comm;
-  call->context = &context;
+  call->rank = &rank;
+  call->group = &group;
   call->proofs = options.proofs;
-  RecentCall& recent = recent_call(*call, kind, problem, options);
+  call->known = known_problem(*call, kind, problem, options);
   proof::Verdict refusal;
   try {
     if (kind == CallKind::Replay) check_kept(kept);
-    check_and_compile(*call, recent, shape, kind, options);
-    call->may_run = proof::is_proved(comm, call->programs->proved);
+    check_and_compile(*call, shape, kind, options);
+    call->may_run = proof::is_proved(call->known->proved, comm, call->programs->proved);
   } catch (const InvalidArgument& error) {
     refusal.raise(proof::Finding::RefusedInput, error.what());
   } catch (const PlanError& error) {
@@ -338,8 +359,8 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   // Tell the next rank.
   call->agreement.emplace(comm,
                           CallRequest{.call = kNames[static_cast<std::size_t>(kind)],
-                                      .key = recent.key,
-                                      .problem = recent.words,
+                                      .key = call->known->key,
+                                      .problem = call->known->words,
                                       .scale = scale_of(options, problem),
                                       .options = options},
                           refusal);
@@ -353,18 +374,20 @@ c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionSha
   proof::throw_verdict(refusal);
 }
 
-c10::intrusive_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
-                                                   comm::Communicator& comm,
-                                                   const AttentionOptions& options) {
-  runtime::Context& context = runtime::Context::of(comm);
-  check_no_call_in_progress(context, comm.rank());
-  auto call = c10::make_intrusive<AttentionCall>();
+std::shared_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
+                                                comm::Communicator& comm,
+                                                const AttentionOptions& options) {
+  runtime::Rank& rank = runtime::Rank::of(comm);
+  runtime::GroupState& group = rank.group(comm);
+  check_no_call_in_progress(group, comm.rank());
+  auto call = std::make_shared<AttentionCall>();
   call->comm = &comm;
-  call->context = &context;
+  call->rank = &rank;
+  call->group = &group;
   const plan::Problem problem = problem_of(CallKind::Functional, shape, comm.world(), options);
-  RecentCall& recent = recent_call(*call, CallKind::Functional, problem, options);
-  check_and_compile(*call, recent, shape, CallKind::Functional, options);
-  if (proof::is_proved(comm, call->programs->proved)) return call;
+  call->known = known_problem(*call, CallKind::Functional, problem, options);
+  check_and_compile(*call, shape, CallKind::Functional, options);
+  if (proof::is_proved(call->known->proved, comm, call->programs->proved)) return call;
   // The group was made after forward ran.
   call = prepare_call(CallKind::Backward, shape, comm, options, {});
   call->agree();

@@ -5,20 +5,23 @@
 //        '-- tells the next rank the call   '-- waits for the others, and proves new programs
 #pragma once
 
-#include <ATen/core/ivalue.h>
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "armillary/attention/agreement.h"
 #include "armillary/attention/attention_in_progress.h"
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/communicator.h"
-#include "armillary/runtime/context.h"
 #include "armillary/runtime/executor.h"
+#include "armillary/runtime/group_state.h"
 #include "armillary/runtime/program_cache.h"
+#include "armillary/runtime/rank.h"
 
 namespace armillary::attention {
 
@@ -35,22 +38,29 @@ IsOwn is_own_of(const plan::RankProgram& program);
 
 /// One call on one rank. The autograd graph of the call holds it, so backward finds here the
 /// programs and options of forward. Threads: that of the rank.
-struct AttentionCall : torch::CustomClassHolder {
+struct AttentionCall {
   std::shared_ptr<const runtime::CompiledAttention> programs;
   comm::Communicator* comm = nullptr;
-  runtime::Context* context = nullptr;      ///< Device and execution pool, kept with `comm`.
+  runtime::Rank* rank = nullptr;                 ///< Device, recorder and execution pool.
+  runtime::GroupState* group = nullptr;          ///< State of the rank in `comm`.
+  std::shared_ptr<runtime::KnownProblem> known;  ///< The problem in that state.
   runtime::ExecutionOptions options;        ///< Without sinks: a parameter, which the graph holds.
   std::string proofs;                       ///< Folder of recorded proofs; empty for none.
   std::optional<Agreement> agreement;       ///< Gate of the run; none once the call has ended.
   bool may_run = false;                     ///< The programs are proved in this group.
   std::unique_ptr<runtime::Execution> run;  ///< Forward or replay; null unless in progress.
 
-  /// The backward program for the kernel of the context's present device, which may be another than
+  /// The backward program for the kernel of the rank's present device, which may be another than
   /// that of forward.
   std::shared_ptr<const runtime::CompiledProgram> backward() const;
 
   /// Options of a run on the present device, with the sinks in the accumulator dtype.
   runtime::ExecutionOptions options_with(const std::optional<at::Tensor>& sinks_H) const;
+
+  /// Runs the backward program on what forward saved, in the order of kSaved. Returns the gradients
+  /// of q, k, v and the sinks, the last undefined without them. Collective. @throws as Execution.
+  std::vector<at::Tensor> run_backward(std::span<const at::Tensor> saved, const at::Tensor& dout,
+                                       const std::optional<at::Tensor>& sinks_H) const;
 
   /// Called before the first tile moves. Programs that are not proved yet: waits until all ranks
   /// agree, and proves the programs with them. Others: waits some microseconds at most; the gate
@@ -61,7 +71,7 @@ struct AttentionCall : torch::CustomClassHolder {
   /// Waits until all ranks agree. @throws as Agreement::wait.
   void wait_for_agreement();
 
-  /// Takes an execution from the pool and marks the context as busy. `program` is forward or
+  /// Takes an execution from the pool and marks the group as busy. `program` is forward or
   /// replay.
   void start(const std::shared_ptr<const runtime::CompiledProgram>& program,
              const std::optional<at::Tensor>& sinks_H);
@@ -70,24 +80,24 @@ struct AttentionCall : torch::CustomClassHolder {
   /// NaN wins. Collective.
   at::Tensor max_over_ranks(const runtime::Execution& finished) const;
 
-  /// Hands out the execution and marks the context as free for the next call.
+  /// Hands out the execution and marks the group as free for the next call.
   std::unique_ptr<runtime::Execution> end();
 };
 
 /// Checks the call on this rank, compiles its programs and begins to agree on it with all ranks. If
 /// this rank refuses the call, it tells all others, which then refuse it too. `kept` is read for a
 /// replay only. @throws as sequence_parallel_attention.
-c10::intrusive_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
-                                               comm::Communicator& comm,
-                                               const AttentionOptions& options,
-                                               const KeptAttention& kept);
+std::shared_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
+                                            comm::Communicator& comm,
+                                            const AttentionOptions& options,
+                                            const KeptAttention& kept);
 
-/// A call for the backward pass of a functional call (functional.h): checked and compiled as
-/// prepare_call does it, but compared with other ranks only if its programs are not proved yet.
+/// A call for Attention::backward: checked and compiled as prepare_call does it, but compared with
+/// other ranks only if its programs are not proved yet.
 /// @throws as sequence_parallel_attention.
-c10::intrusive_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
-                                                   comm::Communicator& comm,
-                                                   const AttentionOptions& options);
+std::shared_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
+                                                comm::Communicator& comm,
+                                                const AttentionOptions& options);
 
 /// The problem that a call stands for in a group of `world` ranks.
 /// @throws InvalidArgument for a dtype that attention does not take.
@@ -95,7 +105,7 @@ plan::Problem problem_of(CallKind kind, const AttentionShape& shape, int world,
                          const AttentionOptions& options);
 
 /// Calls of one group must not overlap: their messages would mix.
-/// @throws InvalidArgument if a call is in progress in this context, which is `rank`'s.
-void check_no_call_in_progress(const runtime::Context& context, int rank);
+/// @throws InvalidArgument if one is in progress in this group, on its rank `rank`.
+void check_no_call_in_progress(const runtime::GroupState& group, int rank);
 
 }  // namespace armillary::attention

@@ -1,14 +1,13 @@
 // attention_in_progress.cpp: begin, feed and finish of a call, and its place in the autograd graph.
 //
 // State holds the call and drives its run: tensors are fed to the execution as soon as they are
-// given, in no-grad mode. AttentionFunction enters the graph only at the end of finish, with q, k
+// given, in no-grad mode. The node (node.h) enters the graph only at the end of finish, with q, k
 // and v, so gradients reach those three although k and v were fed before.
 #include "armillary/attention/attention_in_progress.h"
 
 #include <ATen/FuncTorchTLS.h>
 #include <ATen/core/grad_mode.h>
 #include <fmt/ranges.h>
-#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <optional>
@@ -17,15 +16,13 @@
 #include <utility>
 
 #include "armillary/attention/attention_call.h"
+#include "armillary/attention/node.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/or_abort.h"
 
 namespace armillary::attention {
 namespace {
-
-using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
-using torch::autograd::variable_list;
 
 /// Feeds q, the last input, runs the call to its end and takes the execution out of it.
 std::unique_ptr<runtime::Execution> finished_run(AttentionCall& call, const at::Tensor& q_BLHD) {
@@ -35,8 +32,8 @@ std::unique_ptr<runtime::Execution> finished_run(AttentionCall& call, const at::
 }
 
 /// Results of a finished run: out, then log-sum-exp and largest logits if they were asked for.
-variable_list results_of(const AttentionCall& call, const runtime::Execution& run) {
-  variable_list results{run.output(plan::Tensor::Out)};
+Tensors results_of(const AttentionCall& call, const runtime::Execution& run) {
+  Tensors results{run.output(plan::Tensor::Out)};
   if (call.programs->forward->problem.return_lse) {
     results.push_back(run.output(plan::Tensor::Lse));
   }
@@ -44,60 +41,37 @@ variable_list results_of(const AttentionCall& call, const runtime::Execution& ru
   return results;
 }
 
-/// The node of the autograd graph. Inputs: q, k, v, then the sinks if there are any. K and V were
-/// fed before; they are inputs for their gradients. Outputs: results_of().
-class AttentionFunction : public torch::autograd::Function<AttentionFunction> {
- public:
-  static variable_list forward(AutogradContext* ctx, at::TensorList qkv,
-                               const std::optional<at::Tensor>& sinks_H,
-                               const c10::intrusive_ptr<AttentionCall>& call) {
-    std::unique_ptr<runtime::Execution> taken = finished_run(*call, qkv.front());
-    const runtime::Execution& run = *taken;
-    variable_list results = results_of(*call, run);
-    ctx->mark_non_differentiable({results.begin() + 1, results.end()});
-
-    // Keep what backward needs, and give the execution and its slots to the next call.
-    variable_list saved;
-    for (const plan::Tensor tensor : kSaved) saved.push_back(run.saved(tensor));
-    if (sinks_H) saved.push_back(*sinks_H);
-    ctx->save_for_backward(saved);
-    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
-    call->context->executions().give_back(std::move(taken));
-    return results;
-  }
-
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const auto call =
-        c10::static_intrusive_pointer_cast<AttentionCall>(ctx->saved_data["call"].toCapsule());
-    return runtime::or_abort(*call->comm, [&] { return gradients(ctx, *call, grads); });
-  }
-
- private:
-  static variable_list gradients(AutogradContext* ctx, const AttentionCall& call,
-                                 const variable_list& grads) {
-    check_no_call_in_progress(*call.context, call.comm->rank());
-    // Sinks are the last saved tensor, behind those of kSaved.
-    const variable_list saved = ctx->get_saved_variables();
+/// Backward as the node of the graph computes it. Sinks are the last saved tensor, behind those of
+/// kSaved.
+Tensors gradients_of(const AttentionCall& call, const Unpack& unpack, const at::Tensor& dout) {
+  return runtime::or_abort(*call.comm, [&] {
+    check_no_call_in_progress(*call.group, call.comm->rank());
+    const Tensors saved = unpack();
     std::optional<at::Tensor> sinks_H;
     if (saved.size() > std::size(kSaved)) sinks_H = saved.back();
-    // Run the backward program.
-    std::unique_ptr<runtime::Execution> taken =
-        call.context->executions().take(call.backward(), *call.comm, call.options_with(sinks_H));
-    runtime::Execution& run = *taken;
-    for (std::size_t i = 0; i < std::size(kSaved); ++i) run.feed(kSaved[i], saved[i]);
-    run.feed(plan::Tensor::DOut, grads[0]);
-    run.finish();
-    variable_list results{run.output(plan::Tensor::DQ), run.output(plan::Tensor::DK),
-                          run.output(plan::Tensor::DV)};
-    results.push_back(sinks_H ? run.sinks_grad().to(sinks_H->scalar_type()) : Variable());
-    results.emplace_back();  // for the argument `call`
-    call.context->executions().give_back(std::move(taken));
-    return results;
-  }
-};
+    return call.run_backward(saved, dout, sinks_H);
+  });
+}
 
-/// Whether AttentionFunction has to know of the call: autograd follows one of its inputs, or a
-/// transform of autograd is active, which refuses nodes like this one.
+/// Forward as the node of the graph computes it. K and V were fed before; they are inputs of the
+/// node for their gradients.
+NodeOutcome outcome_of(const std::shared_ptr<AttentionCall>& call, const at::Tensor& q_BLHD,
+                       const std::optional<at::Tensor>& sinks_H) {
+  std::unique_ptr<runtime::Execution> run = finished_run(*call, q_BLHD);
+  NodeOutcome outcome{.results = results_of(*call, *run),
+                      .saved = {},
+                      .backward = [call](const Unpack& saved, const at::Tensor& dout) {
+                        return gradients_of(*call, saved, dout);
+                      }};
+  // Keep what backward needs, and give the execution and its slots to the next call.
+  for (const plan::Tensor tensor : kSaved) outcome.saved.push_back(run->saved(tensor));
+  if (sinks_H) outcome.saved.push_back(*sinks_H);
+  call->rank->executions().give_back(std::move(run));
+  return outcome;
+}
+
+/// Whether the graph has to know of the call: autograd follows one of its inputs, or a transform of
+/// autograd is active, which refuses nodes of C++.
 bool needs_node(at::TensorList qkv, const std::optional<at::Tensor>& sinks_H) {
   const auto is_followed = [](const at::Tensor& x) {
     return (at::GradMode::is_enabled() && x.requires_grad()) || x._fw_grad(/*level=*/0).defined();
@@ -119,8 +93,8 @@ AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_
   for (const auto& [name, tensor] :
        {std::pair("q", &q_BLHD), std::pair("k", &k_BLGD), std::pair("v", &v_BLGE)}) {
     if (tensor->dim() != 4) {
-      fail<InvalidArgument>("attention: {} has {} dims; [batch, tokens, heads, dim] is required",
-                            name, tensor->dim());
+      fail<InvalidArgument>("attention: {} has {}; [batch, tokens, heads, dim] is required", name,
+                            count_of(tensor->dim(), "dim"));
     }
     if (tensor->scalar_type() != q_BLHD.scalar_type() || tensor->device() != q_BLHD.device()) {
       fail<InvalidArgument>("attention: {} is {} on {}, q is {} on {}; all must be alike", name,
@@ -154,7 +128,7 @@ AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_
 struct AttentionInProgress::State {
   CallKind kind;
   AttentionShape shape;
-  c10::intrusive_ptr<AttentionCall> call;
+  std::shared_ptr<AttentionCall> call;
   std::optional<at::Tensor> sinks_H;
   at::Tensor k_BLGD = {};  ///< As it was fed, without its graph; undefined before.
   at::Tensor v_BLGE = {};
@@ -196,7 +170,7 @@ struct AttentionInProgress::State {
   }
 
   void feed(plan::Tensor tensor, const at::Tensor& value) {
-    const at::Device place = call->context->device().place();
+    const at::Device place = call->rank->device().place();
     if (value.device() != place) {
       fail<InvalidArgument>("attention: {} is on {}; {} is required, where the group computes",
                             to_string(tensor), value.device().str(), place.str());
@@ -205,8 +179,7 @@ struct AttentionInProgress::State {
     call->run->feed(tensor, value);
   }
 
-  /// Feeds the inputs that were not fed. Q is fed last, inside the autograd function or by
-  /// finish_keep.
+  /// Feeds the inputs that were not fed. Q is fed last, inside the node or by finish_without_node.
   AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                           const at::Tensor& v_BLGE) {
     check_runs();
@@ -217,7 +190,7 @@ struct AttentionInProgress::State {
     const at::Tensor qkv[] = {q_BLHD, k_BLGD, v_BLGE};
     const bool has_node = kind != CallKind::Keep && kind != CallKind::Functional;
     if (!has_node || !needs_node(qkv, sinks_H)) return finish_without_node(q_BLHD);
-    return named(AttentionFunction::apply(at::TensorList(qkv), sinks_H, call));
+    return named(in_graph(qkv, sinks_H, [&] { return outcome_of(call, q_BLHD, sinks_H); }));
   }
 
   /// The end of a call whose results have no gradient.
@@ -237,11 +210,11 @@ struct AttentionInProgress::State {
                        .lse = saved(plan::Tensor::Lse)};
       results.is_own = is_own_of(call->programs->forward->program);
     }
-    call->context->executions().give_back(std::move(run));
+    call->rank->executions().give_back(std::move(run));
     return results;
   }
 
-  AttentionResults named(const variable_list& results) const {
+  AttentionResults named(const Tensors& results) const {
     return {.out_BLHE = results[0],
             .lse_BLH = kind == CallKind::AttentionLse ? results[1] : at::Tensor(),
             .max_logit_H = call->options.max_logit ? results.back() : at::Tensor()};

@@ -5,8 +5,9 @@
 //                          \           \ sends that need V too leave
 //                           \ all ranks agree; sends that need K alone leave
 //
-// The functions of sequence_parallel_attention.h call begin and finish alone. Shape letters are
-// those of that file. Source: StarTrail (arXiv:2407.00611) hides its gather of Q, K, V like this.
+// Calls that are given all inputs at once begin and finish alone. Shape letters are those of
+// sequence_parallel_attention.h. Source: StarTrail (arXiv:2407.00611) hides its gather of Q, K, V
+// like this.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +23,7 @@ namespace armillary::attention {
 
 /// Shape of a call on one rank, known before its tensors are made: q_BLHD is [batch, q_tokens,
 /// heads, head_dim], k_BLGD [batch, kv_tokens, kv_heads, head_dim], v_BLGE [batch, kv_tokens,
-/// kv_heads, value_dim]; all on the CPU.
+/// kv_heads, value_dim]; all on the device of the rank.
 struct AttentionShape {
   std::int64_t batch = 1;
   std::int64_t q_tokens = 0;  ///< Tokens of this rank, as kv_tokens are.
@@ -40,10 +41,28 @@ struct AttentionShape {
 AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                   const at::Tensor& v_BLGE);
 
-/// Function of sequence_parallel_attention.h that a call stands for: the one without a suffix,
-/// _lse, _keep or _replay; or those of functional.h, of which Backward is for records of calls
-/// alone.
-enum class CallKind : std::uint8_t { Attention, AttentionLse, Keep, Replay, Functional, Backward };
+/// The kinds of calls, by their results besides the output, which is the same bits for all.
+enum class CallKind : std::uint8_t {
+  Attention,
+  AttentionLse,  ///< The log-sum-exp, and the largest logits if they are asked for.
+  /// KeptAttention, for a layer whose activations are not kept (DistFlashAttn, arXiv:2310.03294;
+  /// StarTrail, arXiv:2407.00611). No graph.
+  Keep,
+  /// The output of a Keep with the same inputs and options again, now differentiable. It attends to
+  /// nothing, and sends only if the strategy trades heads for tokens.
+  Replay,
+  /// The tensors that Attention::backward needs, and the largest logits if they are asked for. No
+  /// graph: for callers that have an autograd of their own, such as the dispatcher of PyTorch.
+  Functional,
+  Backward,  ///< A backward of its own, for records of calls alone.
+};
+
+/// Output and log-sum-exp that a recomputed layer keeps for backward, in the form in which the
+/// strategy's backward finds them: by head group, if heads are traded for tokens. No graph.
+struct KeptAttention {
+  at::Tensor out;
+  at::Tensor lse;
+};
 
 /// The tensors that forward leaves for backward. Strategies that trade heads for tokens keep all
 /// but the log-sum-exp in another form than that of the caller.
@@ -59,25 +78,31 @@ struct SavedAttention {
 /// output.
 using IsOwn = std::array<bool, 5>;
 
-/// Results of a call; those that its kind does not have are undefined.
+/// Results of a call; those that its kind does not have are undefined. Only the output is
+/// differentiable.
 struct AttentionResults {
   at::Tensor out_BLHE;
-  at::Tensor lse_BLH = {};      ///< For AttentionLse.
-  at::Tensor max_logit_H = {};  ///< For AttentionLse and Functional with return_max_logit.
-  KeptAttention kept = {};      ///< For Keep.
-  SavedAttention saved = {};    ///< For Functional.
-  IsOwn is_own = {};            ///< For Functional.
+  /// For AttentionLse, of every query row: natural log, accumulator dtype, -inf for a row that sees
+  /// no key; of undropped scores, a sink included.
+  at::Tensor lse_BLH = {};
+  /// For AttentionLse and Functional with return_max_logit: the largest visible score of each query
+  /// head over the whole sequence and batch, sinks not counted, in the accumulator dtype; the same
+  /// bits on every rank; -inf if there is none.
+  at::Tensor max_logit_H = {};
+  KeptAttention kept = {};    ///< For Keep.
+  SavedAttention saved = {};  ///< For Functional.
+  IsOwn is_own = {};          ///< For Functional.
 };
 
-/// One call of attention on one rank. Every rank of the group begins it with the same options, in
-/// the same order.
+/// One call of attention on one rank, which Attention::begin has begun. Every rank of the group
+/// begins it with the same options, in the same order.
 ///
-///   auto call = AttentionInProgress::begin(CallKind::Attention, shape, comm, options);
+///   auto call = Attention(comm, options).begin(CallKind::Attention, shape);
 ///   call.feed_k(k_BLGD);  // travels while V is projected
 ///   call.feed_v(v_BLGE);  // travels while Q is projected
 ///   at::Tensor out_BLHE = call.finish(q_BLHD, k_BLGD, v_BLGE).out_BLHE;
 ///
-/// (1) Output, gradients and errors are those of the function that its kind names, bit for bit; (2)
+/// (1) Output, gradients and errors are those of a call that is given all at once, bit for bit; (2)
 /// messages start as soon as all inputs of their batch are fed: K alone if it travels alone
 /// (StarTrail, Ulysses), K with V if the two travel together (a ring); (3) a call that throws, or
 /// is destroyed before it has finished, aborts the group, so no peer waits for it; (4) between
@@ -87,13 +112,6 @@ struct AttentionResults {
 /// not change before it.
 class AttentionInProgress {
  public:
-  /// Checks the call and tells it to the next rank (agreement.h); needs no tensor yet. `kept` is
-  /// for a replay only.
-  /// @throws as sequence_parallel_attention; InvalidArgument if another call is in progress.
-  static AttentionInProgress begin(CallKind kind, const AttentionShape& shape,
-                                   comm::Communicator& comm, const AttentionOptions& options,
-                                   const KeptAttention& kept = {});
-
   AttentionInProgress(AttentionInProgress&& other) noexcept;
   AttentionInProgress& operator=(AttentionInProgress&&) = delete;
   ~AttentionInProgress();
@@ -115,7 +133,11 @@ class AttentionInProgress {
                           const at::Tensor& v_BLGE);
 
  private:
+  friend class Attention;
   struct State;
+  static AttentionInProgress begin(CallKind kind, const AttentionShape& shape,
+                                   comm::Communicator& comm, const AttentionOptions& options,
+                                   const KeptAttention& kept);
   explicit AttentionInProgress(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };

@@ -12,11 +12,12 @@
 #include <string>
 #include <vector>
 
+#include "armillary/attention/attention.h"
 #include "armillary/attention/testing/small_calls.h"
 #include "armillary/attention/testing/told_at_once.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/runtime/context.h"
+#include "armillary/runtime/rank.h"
 #include "armillary/runtime/testing/late_device.h"
 #include "armillary/runtime/testing/watched_communicator.h"
 
@@ -52,25 +53,23 @@ TEST(AttentionInProgress, OutputAndGradientsAreThoseOfOneCallBitForBit) {
     const AttentionShape shape = attention_shape_of(plain.q, plain.k, plain.v);
     for (const std::string device : {"", " late"}) {
       if (!device.empty()) {
-        runtime::Context::of(comm).use(std::make_shared<runtime::LateDevice>(comm.rank()));
+        runtime::Rank::of(comm).use(std::make_shared<runtime::LateDevice>(comm.rank()));
       }
       const Leaves once(comm, options, dtype);
       options.sinks_H = once.sinks;
       expect_same(
           once,
-          one_by_one(AttentionInProgress::begin(CallKind::Attention, shape, comm, options), once)
-              .out_BLHE,
+          one_by_one(Attention(comm, options).begin(CallKind::Attention, shape), once).out_BLHE,
           device);
 
       const Leaves again(comm, options, dtype);
       options.sinks_H = again.sinks;
       const AttentionResults kept =
-          one_by_one(AttentionInProgress::begin(CallKind::Keep, shape, comm, options), again);
+          one_by_one(Attention(comm, options).begin(CallKind::Keep, shape), again);
       EXPECT_FALSE(kept.out_BLHE.requires_grad()) << where;
       expect_same_bits(kept.out_BLHE, required, where + device + " keep");
       const at::Tensor replayed =
-          one_by_one(AttentionInProgress::begin(CallKind::Replay, shape, comm, options, kept.kept),
-                     again)
+          one_by_one(Attention(comm, options).begin(CallKind::Replay, shape, kept.kept), again)
               .out_BLHE;
       expect_same(again, replayed, device + " replay");
     }
@@ -83,8 +82,8 @@ TEST(AttentionInProgress, WhatIsNotFedIsTakenInTheEnd) {
     comm::run_ranks(4, [&](comm::Communicator& comm) {
       const AttentionOptions options = causal_options("startrail:c=2");
       const Leaves x(comm, options, at::kFloat);
-      auto call = AttentionInProgress::begin(CallKind::Attention, attention_shape_of(x.q, x.k, x.v),
-                                             comm, options);
+      auto call =
+          Attention(comm, options).begin(CallKind::Attention, attention_shape_of(x.q, x.k, x.v));
       k_first ? call.feed_k(x.k) : call.feed_v(x.v);
       const at::Tensor out_BLHE = call.finish(x.q, x.k, x.v).out_BLHE;
       expect_same_bits(out_BLHE, sequence_parallel_attention(x.q, x.k, x.v, comm, options),
@@ -98,11 +97,12 @@ TEST(AttentionInProgress, LogSumExpAndLargestLogitToo) {
     AttentionOptions options = causal_options("ring");
     options.return_max_logit = true;
     const Leaves inputs(comm, options, at::kFloat);
-    const AttentionResult required =
-        sequence_parallel_attention_lse(inputs.q * 2, inputs.k * 2, inputs.v * 2, comm, options);
+    const AttentionResults required =
+        Attention(comm, options)
+            .run(CallKind::AttentionLse, {inputs.q * 2, inputs.k * 2, inputs.v * 2});
     const AttentionShape shape = attention_shape_of(inputs.q, inputs.k, inputs.v);
-    const AttentionResults given = one_by_one(
-        AttentionInProgress::begin(CallKind::AttentionLse, shape, comm, options), inputs);
+    const AttentionResults given =
+        one_by_one(Attention(comm, options).begin(CallKind::AttentionLse, shape), inputs);
     expect_same_bits(given.out_BLHE, required.out_BLHE, "out");
     expect_same_bits(given.lse_BLH, required.lse_BLH, "lse");
     expect_same_bits(given.max_logit_H, required.max_logit_H, "max_logit");
@@ -127,8 +127,8 @@ Sent sent_by(comm::Communicator& inner, const char* strategy) {
   sequence_parallel_attention(leaves.q, leaves.k, leaves.v, comm, options);
   sends = 0;
   Sent sent;
-  auto call = AttentionInProgress::begin(
-      CallKind::Attention, attention_shape_of(leaves.q, leaves.k, leaves.v), comm, options);
+  auto call = Attention(comm, options)
+                  .begin(CallKind::Attention, attention_shape_of(leaves.q, leaves.k, leaves.v));
   sent.with_nothing = sends;
   call.feed_k(leaves.k);
   sent.with_k = sends;
@@ -188,8 +188,7 @@ TEST(AttentionInProgress, DroppedBeforeItsEndEndsAllRanks) {
   const auto drops_after = [](int fed) {
     return [fed](comm::Communicator& comm) {
       const at::Tensor x = at::ones({1, 4, 2, 8});
-      auto call =
-          AttentionInProgress::begin(CallKind::Attention, shape_of_four(), comm, causal_eight());
+      auto call = Attention(comm, causal_eight()).begin(CallKind::Attention, shape_of_four());
       if (fed > 0) call.feed_k(x);
       if (fed > 1) call.feed_v(x);
     };
@@ -206,7 +205,7 @@ TEST(AttentionInProgress, WhatDoesNotFitIsRefusedOnAllRanks) {
                                 const std::function<void(AttentionInProgress&)>& wrong) {
     const auto fails = [&](comm::Communicator& comm) {
       const auto call = [&] {
-        auto begun = AttentionInProgress::begin(CallKind::Attention, shape, comm, causal_eight());
+        auto begun = Attention(comm, causal_eight()).begin(CallKind::Attention, shape);
         wrong(begun);
       };
       EXPECT_THAT(call, testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(reason)));
@@ -250,8 +249,7 @@ TEST(AttentionInProgress, OneCallAtATime) {
   const at::Tensor x = at::ones({1, 4, 2, 8});
   const auto fails = [&](const std::function<void(comm::Communicator&)>& other) {
     return [&x, other](comm::Communicator& comm) {
-      auto call =
-          AttentionInProgress::begin(CallKind::Attention, shape_of_four(), comm, causal_eight());
+      auto call = Attention(comm, causal_eight()).begin(CallKind::Attention, shape_of_four());
       call.feed_k(x);
       EXPECT_THAT([&] { other(comm); },
                   testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr("another call")));
@@ -274,7 +272,7 @@ TEST(AttentionInProgress, IsOverOnceFinished) {
   AttentionOptions options = causal_eight();
   options.mask = plan::parse_mask("causal", {4, 4});
   const auto body = [&](comm::Communicator& comm) {
-    auto call = AttentionInProgress::begin(CallKind::Attention, shape_of_four(), comm, options);
+    auto call = Attention(comm, options).begin(CallKind::Attention, shape_of_four());
     call.feed_k(x);
     call.feed_v(x);
     call.finish(x, x, x);
@@ -286,7 +284,7 @@ TEST(AttentionInProgress, IsOverOnceFinished) {
   EXPECT_THROW(comm::run_ranks(1, body), CommError);
 }
 
-// Backward runs on the device that the context has then; the one of forward may be gone.
+// Backward runs on the device that the rank has then; the one of forward may be gone.
 TEST(AttentionInProgress, TheDeviceMayChangeBetweenCallsNotWithin) {
   comm::run_ranks(2, [](comm::Communicator& comm) {
     AttentionOptions options = causal_options("ring");
@@ -298,20 +296,20 @@ TEST(AttentionInProgress, TheDeviceMayChangeBetweenCallsNotWithin) {
     required.backward(required.detach());
 
     options.sinks_H = moved.sinks;
-    runtime::Context& context = runtime::Context::of(comm);
-    context.use(std::make_shared<runtime::LateDevice>(1));
+    runtime::Rank& rank = runtime::Rank::of(comm);
+    rank.use(std::make_shared<runtime::LateDevice>(1));
     const at::Tensor out_BLHE =
         sequence_parallel_attention(moved.q, moved.k, moved.v, comm, options);
-    context.use(std::make_shared<runtime::LateDevice>(2));
+    rank.use(std::make_shared<runtime::LateDevice>(2));
     out_BLHE.backward(out_BLHE.detach());
     expect_same_bits(out_BLHE, required, "out");
     expect_same_grads(moved, plain, "two devices");
 
-    auto call = AttentionInProgress::begin(
-        CallKind::Attention, attention_shape_of(moved.q, moved.k, moved.v), comm, options);
-    EXPECT_THROW(context.use(nullptr), InvalidArgument);
+    auto call = Attention(comm, options)
+                    .begin(CallKind::Attention, attention_shape_of(moved.q, moved.k, moved.v));
+    EXPECT_THROW(rank.use(nullptr), InvalidArgument);
     call.finish(moved.q, moved.k, moved.v);
-    context.use(nullptr);
+    rank.use(nullptr);
   });
 }
 

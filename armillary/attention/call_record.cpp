@@ -8,7 +8,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
@@ -65,32 +64,21 @@ std::string words_of(const plan::Problem& problem, const std::string& strategy) 
       problem.value_dim, problem.return_lse, describe(problem.mask));
 }
 
-// A linear search: the layers of a model share a few problems, one for each mask.
-RecentCall& RecentCalls::find_or_add(const plan::Problem& problem, const std::string& strategy_text,
-                                     const plan::Strategy* choice) {
-  constexpr std::size_t kMost = 8;
-  for (auto recent = recent_.begin(); recent != recent_.end(); ++recent) {
-    if (recent->strategy_text != strategy_text || recent->problem != problem) continue;
-    std::rotate(recent_.begin(), recent, recent + 1);  // newest first
-    return recent_.front();
-  }
-  // Not found: parse the strategy and make key and words.
-  RecentCall made{.problem = problem,
-                  .strategy_text = strategy_text,
-                  .strategy = {},
-                  .key = {},
-                  .words = {},
-                  .programs = {}};
+runtime::KnownProblem new_problem(const plan::Problem& problem, const std::string& strategy_text,
+                                  const std::optional<plan::Strategy>& choice) {
+  runtime::KnownProblem known{.problem = problem,
+                              .strategy_texts = {strategy_text},
+                              .strategy = choice,
+                              .key = {},
+                              .words = {}};
   try {
-    made.strategy = choice != nullptr ? *choice : plan::parse_strategy(strategy_text);
-    made.key = proof::digest_of(problem, *made.strategy);
+    if (!known.strategy) known.strategy = plan::parse_strategy(strategy_text);
+    known.key = proof::digest_of(problem, *known.strategy);
   } catch (const Error&) {  // prepare_call throws it again, where ranks are told of it
-    made.key = proof::digest_of(strategy_text);
+    known.key = proof::digest_of(strategy_text);
   }
-  made.words = words_of(problem, made.strategy ? to_string(*made.strategy) : strategy_text);
-  recent_.push_front(std::move(made));
-  if (recent_.size() > kMost) recent_.pop_back();
-  return recent_.front();
+  known.words = words_of(problem, known.strategy ? to_string(*known.strategy) : strategy_text);
+  return known;
 }
 
 CallRecord record_of(const CallRequest& request) {

@@ -2,13 +2,11 @@
 // bytes, which decide whether two requests are equal, and words `name=value`, which say where they
 // differ.
 //
-//   problem, strategy --RecentCalls--> RecentCall: key, words, compiled programs   made once
-//   CallRequest: those and all options --record_of--> CallRecord: 1 KiB            made every call
+//   problem, strategy --KnownProblems--> KnownProblem: key, words, programs   made once
+//   CallRequest: those and all options --record_of--> CallRecord: 1 KiB       made every call
 #pragma once
 
 #include <cstdint>
-#include <deque>
-#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,53 +14,34 @@
 #include <vector>
 
 #include "armillary/attention/sequence_parallel_attention.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/proof/digest.h"
-#include "armillary/runtime/program_cache.h"
+#include "armillary/runtime/group_state.h"
 
 namespace armillary::attention {
-
-/// One problem and strategy: how ranks compare them, and the programs that were compiled for them.
-struct RecentCall {
-  plan::Problem problem;
-  std::string strategy_text;
-  std::optional<plan::Strategy> strategy;  ///< The tuner's for `auto`; none for a wrong text.
-  /// Digest of problem and strategy; of the text alone if it names no strategy.
-  proof::Digest key;
-  /// Problem and strategy as words `name=value` with spaces between. A mask of many bands is cut
-  /// short: "version=0.1.0 strategy=ring layout=contiguous .. mask=48x48:0-48/0-48/-47..0".
-  std::string words;
-  std::shared_ptr<const runtime::CompiledAttention> programs;  ///< Null before they are compiled.
-};
-
-/// The problems of the most recent calls of one rank. A layer makes the same call in every step, so
-/// almost every look-up finds its entry. Threads: that of the rank.
-class RecentCalls {
- public:
-  /// The entry of this problem and strategy, made if there is none. Valid until the next look-up.
-  /// Throws nothing: a strategy that does not exist is refused by whoever compiles it. `choice`:
-  /// the strategy that a text such as `auto` stands for (shared_choice.h); null for other texts.
-  RecentCall& find_or_add(const plan::Problem& problem, const std::string& strategy_text,
-                          const plan::Strategy* choice = nullptr);
-
- private:
-  std::deque<RecentCall> recent_;  ///< Newest first; the oldest is dropped.
-};
 
 /// Everything that must be equal on all ranks, as views of the caller's values.
 struct CallRequest {
   std::string_view call;     ///< Name of the function: "attention", "keep", ..
-  proof::Digest key;         ///< RecentCall::key.
-  std::string_view problem;  ///< RecentCall::words.
+  proof::Digest key;         ///< runtime::KnownProblem::key.
+  std::string_view problem;  ///< runtime::KnownProblem::words.
   double scale = 0;          ///< Scale of the scores, the default filled in.
-  /// Compared are all of them but `proofs`, which is a path of this rank's machine.
+  /// Compared are all of them but `proofs`, which is a path of this rank's machine, and `programs`:
+  /// the programs themselves are compared when they are proved.
   const AttentionOptions& options;
   /// Version of this library: another one may make other plans of the same problem.
   std::string_view version = proof::version();
 };
 
-/// RecentCall::words of a problem and a strategy.
+/// Problem and strategy as words `name=value` with spaces between. A mask of many bands is cut
+/// short: "version=0.1.0 strategy=ring layout=contiguous .. mask=48x48:0-48/0-48/-47..0".
 std::string words_of(const plan::Problem& problem, const std::string& strategy);
+
+/// A problem and strategy that nobody has asked for before, without programs. `choice`: the
+/// strategy that a text such as `auto` stands for (shared_choice.h); none for other texts. Throws
+/// nothing: a strategy that does not exist is refused by whoever compiles it.
+runtime::KnownProblem new_problem(const plan::Problem& problem, const std::string& strategy_text,
+                                  const std::optional<plan::Strategy>& choice);
 
 /// A request as it travels. Every rank sends the same number of bytes, and two records are equal if
 /// their bytes are, so the struct has no padding and unused bytes of its texts are 0.

@@ -13,7 +13,7 @@
 #include "armillary/core/error.h"
 #include "armillary/kernel/adapted_kernel.h"
 #include "armillary/kernel/testing/limited_attention.h"
-#include "armillary/runtime/context.h"
+#include "armillary/runtime/rank.h"
 #include "armillary/runtime/testing/late_device.h"
 
 namespace armillary::attention {
@@ -37,12 +37,12 @@ std::vector<at::Tensor> attended_on(comm::Communicator& comm,
                                     const std::shared_ptr<runtime::Device>& after) {
   const AttentionOptions options = causal_options("ring");
   const Leaves x(comm, options, at::kFloat);
-  runtime::Context& context = runtime::Context::of(comm);
-  context.use(device);
+  runtime::Rank& rank = runtime::Rank::of(comm);
+  rank.use(device);
   const at::Tensor out_BLHE = sequence_parallel_attention(x.q, x.k, x.v, comm, options);
-  context.use(after);
+  rank.use(after);
   out_BLHE.backward(out_BLHE.detach());
-  context.use(nullptr);
+  rank.use(nullptr);
   return {out_BLHE.detach(), x.q.grad(), x.k.grad(), x.v.grad()};
 }
 

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/attention.h"
 #include "armillary/attention/testing/told_at_once.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
@@ -56,9 +56,9 @@ TEST(Failure, SoDoesAReplayOfNothing) {
   AttentionOptions options = ring_options();
   options.strategy = "ulysses";  // its replay trades tokens for heads
   const auto keep_and_replay = [&](comm::Communicator& comm, bool keeps) {
-    KeepResult first = sequence_parallel_attention_keep(x, x, x, comm, options);
+    AttentionResults first = Attention(comm, options).run(CallKind::Keep, {x, x, x});
     if (!keeps) first.kept = {};
-    sequence_parallel_attention_replay({x, x, x}, first.kept, comm, options);
+    Attention(comm, options).run(CallKind::Replay, {x, x, x}, first.kept);
   };
   expect_all_told([&](comm::Communicator& comm) { keep_and_replay(comm, true); },
                   [&](comm::Communicator& comm) { keep_and_replay(comm, false); },

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/attention.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/dropout.h"
@@ -231,7 +231,8 @@ TEST(Features, OnlyTheOutputIsDifferentiable) {
       AttentionOptions options = options_of("causal", 8, "ring", features);
       options.return_max_logit = true;
       const at::Tensor x = at::ones({1, 4, 2, 8}).requires_grad_(true);
-      const AttentionResult result = sequence_parallel_attention_lse(x, x, x, comm, options);
+      const AttentionResults result =
+          Attention(comm, options).run(CallKind::AttentionLse, {x, x, x});
       EXPECT_TRUE(result.out_BLHE.requires_grad());
       EXPECT_FALSE(result.lse_BLH.requires_grad());
       EXPECT_FALSE(result.max_logit_H.requires_grad());
@@ -269,7 +270,8 @@ TEST(Features, TheLargestLogitIsTheSameOnEveryRank) {
         q.select(1, 3).select(1, 1).fill_(5);
         k.select(1, 0).select(1, 1).fill_(1);
       }
-      const AttentionResult result = sequence_parallel_attention_lse(q, k, k, comm, options);
+      const AttentionResults result =
+          Attention(comm, options).run(CallKind::AttentionLse, {q, k, k});
       EXPECT_TRUE(at::equal(result.max_logit_H, at::tensor({0.0f, 5.0f})))
           << world.strategy << ' ' << result.max_logit_H;
       EXPECT_FALSE(result.max_logit_H.requires_grad());
@@ -279,10 +281,12 @@ TEST(Features, TheLargestLogitIsTheSameOnEveryRank) {
     AttentionOptions options = options_of("full", 4, "ring", {});
     options.mask = plan::Mask(4, 4, {});
     const at::Tensor x = at::ones({1, 2, 1, 1}, at::kDouble);
-    EXPECT_FALSE(sequence_parallel_attention_lse(x, x, x, comm, options).max_logit_H.defined());
+    EXPECT_FALSE(
+        Attention(comm, options).run(CallKind::AttentionLse, {x, x, x}).max_logit_H.defined());
     options.return_max_logit = true;
-    EXPECT_TRUE(at::equal(sequence_parallel_attention_lse(x, x, x, comm, options).max_logit_H,
-                          at::full({1}, -kInf, at::kDouble)));
+    EXPECT_TRUE(
+        at::equal(Attention(comm, options).run(CallKind::AttentionLse, {x, x, x}).max_logit_H,
+                  at::full({1}, -kInf, at::kDouble)));
   });
 }
 
@@ -320,8 +324,8 @@ TEST(Features, RefusesWhatDoesNotFit) {
   expect_error([](AttentionOptions& o) { o.sinks_H = at::ones({2}, at::kInt); },
                "attention: sinks_H is Int [2] on cpu");
   expect_error([](AttentionOptions& o) { o.return_max_logit = true; },
-               "return_max_logit is set, and only the output is returned; call "
-               "sequence_parallel_attention_lse");
+               "return_max_logit is set, and only the output is returned; a call of kind "
+               "AttentionLse is required");
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/attention.h"
 #include "armillary/comm/local.h"
 #include "armillary/kernel/dropout.h"
 #include "tests/tolerance.h"
@@ -114,7 +114,7 @@ void expect_equal_over_ranks(const OverRanks& world, AttentionOptions options, c
     const at::Tensor v = leaf(whole.v);
     AttentionOptions mine = options;
     if (sinks) mine.sinks_H = whole.sinks.detach().clone().requires_grad_(true);
-    const AttentionResult given = sequence_parallel_attention_lse(q, k, v, comm, mine);
+    const AttentionResults given = Attention(comm, mine).run(CallKind::AttentionLse, {q, k, v});
     given.out_BLHE.backward(whole.dout.index_select(1, rows));
     compare("out", given.out_BLHE.detach(), required.out.index_select(1, rows), comm.rank());
     compare("lse", given.lse_BLH, required.lse.index_select(1, rows), comm.rank());

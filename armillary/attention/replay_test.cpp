@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/attention.h"
 #include "armillary/attention/testing/small_calls.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
@@ -33,12 +33,13 @@ TEST(AttentionReplay, OutputAndGradientsAreThoseOfTheCallItselfBitForBit) {
 
     const Leaves again(comm, options, dtype);
     options.sinks_H = again.sinks;
-    const KeepResult first =
-        sequence_parallel_attention_keep(again.q, again.k, again.v, comm, options);
+    const AttentionResults first =
+        Attention(comm, options).run(CallKind::Keep, {again.q, again.k, again.v});
     EXPECT_FALSE(first.out_BLHE.requires_grad()) << where;
     expect_same_bits(first.out_BLHE, required, where + " keep");
-    const at::Tensor given =
-        sequence_parallel_attention_replay({again.q, again.k, again.v}, first.kept, comm, options);
+    const at::Tensor given = Attention(comm, options)
+                                 .run(CallKind::Replay, {again.q, again.k, again.v}, first.kept)
+                                 .out_BLHE;
     expect_same_bits(given, required, where + " replay");
     EXPECT_FALSE(first.kept.out.requires_grad()) << where << ": its graph would hold itself";
     given.backward(dout);
@@ -129,7 +130,7 @@ TEST(AttentionReplay, RefusesWhatWasNotKept) {
   const auto replay = [&](const KeptAttention& kept) {
     comm::run_ranks(1, [&](comm::Communicator& comm) {
       const Leaves leaves(comm, options, at::kFloat);
-      sequence_parallel_attention_replay({leaves.q, leaves.k, leaves.v}, kept, comm, options);
+      Attention(comm, options).run(CallKind::Replay, {leaves.q, leaves.k, leaves.v}, kept);
     });
   };
   EXPECT_THAT([&] { replay({}); },

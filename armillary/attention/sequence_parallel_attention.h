@@ -1,10 +1,11 @@
-// sequence_parallel_attention.h: exact attention over a sequence that is spread over ranks.
+// sequence_parallel_attention.h: exact attention over a sequence that is spread over ranks, in one
+// call. Everything else that a call may be is in attention.h.
 //
 //   q_BLHD, k_BLGD, v_BLGE of this rank's tokens --> out_BLHE of the same tokens, differentiable
 //
 // B batch entries, L local tokens, H query heads, G KV heads, D head dim of Q and K, E value dim.
 // The layout says which tokens a rank holds, and in which order: plan::shards(layout, mask,
-// world).q[rank]. A caller that has K before Q can send it earlier (attention_in_progress.h).
+// world).q[rank].
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,8 +17,9 @@
 #include "armillary/comm/communicator.h"
 #include "armillary/kernel/dropout.h"
 #include "armillary/plan/layout.h"
-#include "armillary/plan/mask.h"
+#include "armillary/plan/mask/mask.h"
 #include "armillary/plan/problem.h"
+#include "armillary/proof/prove.h"
 
 namespace armillary::attention {
 
@@ -25,7 +27,8 @@ struct AttentionOptions {
   plan::Mask mask;      ///< Mask of the whole sequence.
   plan::Layout layout;  ///< The tokens that each rank owns.
   /// Name and keys as on the command line: "usp:u=2"; or "auto:cluster=c6", the choice of the tuner
-  /// for a described cluster (tune/automatic.h). It is made for each problem and shown once.
+  /// for a described cluster (predict/tune/automatic.h). It is made for each problem and shown
+  /// once.
   std::string strategy = "ring";
   /// dtype of partial outputs and gradients between ranks. Wire::Input halves those bytes in bf16
   /// and fp16 and rounds each of them once more.
@@ -58,8 +61,11 @@ struct AttentionOptions {
   /// Folder of recorded proofs (`armillary verify --save-proof`); programs that are not recorded
   /// there are proved in this process. Empty for none.
   std::string proofs = {};
-  /// Only for sequence_parallel_attention_lse and `forward` of functional.h. Costs a message of H
-  /// numbers to every other rank.
+  /// Source of the programs; null for the strategy's, lowered. They are proved before they run, as
+  /// those are, once in a group for a problem and strategy: use one source for it, on all ranks.
+  proof::ProgramSource programs = {};
+  /// Only for calls of the kinds AttentionLse and Functional (attention_in_progress.h). Costs a
+  /// message of H numbers to every other rank.
   bool return_max_logit = false;
 };
 
@@ -75,60 +81,14 @@ struct AttentionOptions {
 /// things (agreement.h). The first call of a problem and strategy waits for the proof. Backward
 /// records no graph, so there are no second derivatives.
 ///
-/// dtypes: fp64, fp32, bf16, fp16, the same for all three. Devices: CPU. Threads: one per rank;
-/// ranks that are threads of one process need share nothing but the communicator's group. `comm`
-/// must outlive the backward pass.
+/// dtypes: fp64, fp32, bf16, fp16, the same for all three. Device: that of the rank
+/// (runtime/rank.h), by default the CPU. Threads: one per rank; ranks that are threads of one
+/// process need share nothing but the communicator's group. `comm` must outlive the backward pass.
 /// @throws InvalidArgument on shapes, dtypes, heads, layout, strategy or features that do not fit,
 /// or that differ from another rank's, and for a recorded proof that is none; PlanError on every
 /// rank if the plan is not exact; CommError if a peer fails or a deadline passes, on every rank.
 at::Tensor sequence_parallel_attention(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                        const at::Tensor& v_BLGE, comm::Communicator& comm,
                                        const AttentionOptions& options);
-
-/// Output and log-sum-exp of every query row: natural log, accumulator dtype, -inf for a row that
-/// sees no key; of undropped scores, a sink included. Differentiable in `out` only.
-struct AttentionResult {
-  at::Tensor out_BLHE;
-  at::Tensor lse_BLH;
-  /// With return_max_logit: the largest visible score of each query head over the whole sequence
-  /// and batch, sinks not counted, in the accumulator dtype; the same bits on every rank; -inf if
-  /// there is none.
-  at::Tensor max_logit_H = {};
-};
-AttentionResult sequence_parallel_attention_lse(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                                                const at::Tensor& v_BLGE, comm::Communicator& comm,
-                                                const AttentionOptions& options);
-
-/// Output and log-sum-exp that a recomputed layer keeps for backward, in the form in which the
-/// strategy's backward finds them: by head group, if heads are traded for tokens. No graph.
-struct KeptAttention {
-  at::Tensor out;
-  at::Tensor lse;
-};
-struct KeepResult {
-  at::Tensor out_BLHE;
-  KeptAttention kept;
-};
-
-/// Attention of a layer whose activations are not kept (DistFlashAttn, arXiv:2310.03294; StarTrail,
-/// arXiv:2407.00611): the output of sequence_parallel_attention, bit for bit, without a graph.
-KeepResult sequence_parallel_attention_keep(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                                            const at::Tensor& v_BLGE, comm::Communicator& comm,
-                                            const AttentionOptions& options);
-
-/// Tensors of this rank, in the shapes above.
-struct AttentionInputs {
-  at::Tensor q_BLHD;
-  at::Tensor k_BLGD;
-  at::Tensor v_BLGE;
-};
-
-/// The output of a `keep` call with the same inputs and options again, now differentiable, bit for
-/// bit as sequence_parallel_attention is. It attends to nothing, and sends only if the strategy
-/// trades heads for tokens. Collective, as the other calls.
-/// @throws as sequence_parallel_attention; InvalidArgument also if `kept` is of another call.
-at::Tensor sequence_parallel_attention_replay(const AttentionInputs& inputs,
-                                              const KeptAttention& kept, comm::Communicator& comm,
-                                              const AttentionOptions& options);
 
 }  // namespace armillary::attention

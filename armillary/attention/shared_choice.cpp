@@ -1,9 +1,10 @@
+// shared_choice.cpp: a choice travels as text, the form in which strategies are written and parsed
+// anyway.
 #include "armillary/attention/shared_choice.h"
 
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <utility>
 
 #include "armillary/comm/together.h"
 #include "armillary/core/error.h"
@@ -35,24 +36,9 @@ tune::AutomaticChoice choose_together(comm::Communicator& comm, const Choose& ch
 tune::AutomaticChoice choose_together(comm::Communicator& comm, const std::string& text,
                                       const plan::Problem& problem) {
   tune::AutomaticChoice choice = choose_together(comm, [&] { return tune::choose(text, problem); });
+  // Rank 0 has it from tune::choose() itself.
   if (comm.rank() != 0) tune::remember(text, problem, choice);
   return choice;
-}
-
-const plan::Strategy* SharedChoices::find(const std::string& text,
-                                          const plan::Problem& problem) const {
-  for (const Entry& entry : entries_) {
-    if (entry.text == text && entry.problem == problem) return &entry.strategy;
-  }
-  return nullptr;
-}
-
-const plan::Strategy& SharedChoices::add(const std::string& text, const plan::Problem& problem,
-                                         plan::Strategy strategy) {
-  constexpr std::size_t kMost = 64;
-  entries_.push_front({text, problem, std::move(strategy)});
-  if (entries_.size() > kMost) entries_.pop_back();
-  return entries_.front().strategy;
 }
 
 }  // namespace armillary::attention

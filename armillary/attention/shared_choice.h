@@ -7,13 +7,12 @@
 // cache of the host where they were measured, and ranks of two hosts would choose differently.
 #pragma once
 
-#include <deque>
 #include <functional>
 #include <string>
 
 #include "armillary/comm/communicator.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/tune/automatic.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/tune/automatic.h"
 
 namespace armillary::attention {
 
@@ -28,23 +27,5 @@ tune::AutomaticChoice choose_together(comm::Communicator& comm, const Choose& ch
 /// All ranks ask for the same text and problem.
 tune::AutomaticChoice choose_together(comm::Communicator& comm, const std::string& text,
                                       const plan::Problem& problem);
-
-/// Choices of a group, kept with each rank's end of it. Ranks add them in the same order, so all
-/// have the same ones. Threads: that of the rank.
-class SharedChoices {
- public:
-  /// Null if there is none. Valid until the next add().
-  const plan::Strategy* find(const std::string& text, const plan::Problem& problem) const;
-  const plan::Strategy& add(const std::string& text, const plan::Problem& problem,
-                            plan::Strategy strategy);
-
- private:
-  struct Entry {
-    std::string text;
-    plan::Problem problem;
-    plan::Strategy strategy;
-  };
-  std::deque<Entry> entries_;  ///< Newest first; the oldest is dropped.
-};
 
 }  // namespace armillary::attention

@@ -58,16 +58,6 @@ TEST(SharedChoice, AnErrorOfRank0IsThatOfAll) {
   expect_on_all(IoError("cannot be read"));
 }
 
-TEST(SharedChoice, IsKeptByTextAndProblem) {
-  SharedChoices choices;
-  const plan::Problem problem{.world = 2};
-  EXPECT_EQ(choices.find("auto", problem), nullptr);
-  choices.add("auto", problem, plan::parse_strategy("ring"));
-  EXPECT_EQ(to_string(*choices.find("auto", problem)), "ring");
-  EXPECT_EQ(choices.find("auto:cluster=c6", problem), nullptr);
-  EXPECT_EQ(choices.find("auto", {.world = 3}), nullptr);
-}
-
 /// Options of a call in bf16, which c8 has kernels for.
 AttentionOptions automatic_options(const char* strategy) {
   AttentionOptions options = causal_options(strategy);

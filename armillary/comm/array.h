@@ -16,7 +16,7 @@
 namespace armillary::comm {
 
 /// Dtypes of elements. Bytes can be moved, but neither added nor compared. Bf16 and Fp16 are the
-/// formats of half_floats.h.
+/// formats of core/half_floats.h.
 enum class Dtype : std::uint8_t { Byte, Int64, Bf16, Fp16, Fp32, Fp64 };
 
 /// Size of an element in bytes.

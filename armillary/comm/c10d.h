@@ -85,12 +85,10 @@ class JoinedCommunicator : public Communicator {
   virtual bool is_left() = 0;
   /// Whether the group failed by what another rank told: its error, or its deadline.
   virtual bool is_told() = 0;
-  /// Whether the group failed, and the rank that failed has left since: it is in that call no more.
-  virtual bool has_failed_rank_left() = 0;
   /// For a rank whose call has failed, before it drops the group. If the failure is its own, it
-  /// returns when all others have heard of it in a call of theirs, or after `most_s`. `goes_on`: a
-  /// rank that has not heard of it by then has left the call out, and is_left() tells it so.
-  virtual void wait_told(double most_s, bool goes_on) = 0;
+  /// returns when all others have heard of it in a call of theirs, or after `most_s`. A rank that
+  /// has not heard of it by then has left the call out, and is_left() tells it so.
+  virtual void wait_told(double most_s) = 0;
 };
 
 /// This process's end of a new group with the ranks of a process group, whatever its backend is,
@@ -106,9 +104,5 @@ class JoinedCommunicator : public Communicator {
 /// @throws InvalidArgument if there is no such group, or it has no store; else as run_c10d_rank.
 std::unique_ptr<JoinedCommunicator> join_process_group(const std::string& group_name,
                                                        const C10dOptions& options = {});
-
-/// Ends the next join_process_group() of the other ranks, or the present one: they throw CommError
-/// with this text.
-void end_join(const std::string& group_name, const std::string& text);
 
 }  // namespace armillary::comm

@@ -1,14 +1,18 @@
-// The default implementation of Collectives, by messages between host memory. All but broadcast are
-// one or two exchanges, in which every rank sends a piece to every other rank at once.
+// The default implementation of Collectives, by messages between host memory, the first of which
+// to each rank has the label of the call (exchange.h).
 //
 //   all_reduce       per segment: each rank collects and reduces its piece, then sends it to all
 //   reduce_scatter   per segment: each rank collects and reduces its piece
-//   all_gather, all_to_all   one exchange, straight from and into the caller's memory
-//   broadcast        a binomial tree
+//   all_gather, all_to_all   the started ones, waited for
+//   broadcast        a binomial tree, behind a message without bytes to the next rank
+//   barrier          ceil(log2 P) messages without bytes, to the ranks 1, 2, 4, .. behind this one
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 #include <vector>
 
+#include "armillary/comm/call_labels.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/exchange.h"
 #include "armillary/core/checked.h"
@@ -37,30 +41,53 @@ Array part_of(const Array& all, std::int64_t count, int rank) {
   return part(all, rank * count, (rank + 1) * count);
 }
 
-std::span<std::byte> bytes(const Array& values) {
-  return {values.data, static_cast<std::size_t>(values.bytes())};
-}
-
 void copy(const Array& from, const Array& to) {
-  if (from.count > 0) std::memmove(to.data, from.data, bytes(from).size());
+  if (from.count > 0) std::memmove(to.data, from.data, static_cast<std::size_t>(from.bytes()));
 }
 
-/// Sends `piece(rank)` to each rank, and fills `result` with the reduction of the pieces that all
-/// ranks, this one included, have for this rank. `scratch` has room for a piece of each rank.
+/// Starts a message of one part.
+Request start_part(Communicator& comm, Direction direction, int peer, const Label& call,
+                   const Strided& part) {
+  const Message message{.direction = direction,
+                        .peer = peer,
+                        .lane = kCollectiveLane,
+                        .parts = {&part, 1},
+                        .label = &call};
+  return comm.start({&message, 1})[0];
+}
+
+/// Starts a message without bytes from the rank `distance` before this one and to that behind it,
+/// and waits for the first. Returns the second.
+Request pass_on(Communicator& comm, int distance, const Label& call) {
+  const int P = comm.world();
+  const auto message = [&](Direction direction, int peer) {
+    return Message{
+        .direction = direction, .peer = peer, .lane = kCollectiveLane, .parts = {}, .label = &call};
+  };
+  const std::array batch{message(Direction::Receive, (comm.rank() - distance + P) % P),
+                         message(Direction::Send, (comm.rank() + distance) % P)};
+  std::array<Request, 2> requests;
+  comm.start(batch, requests);
+  comm.wait(requests[0]);
+  return std::move(requests[1]);
+}
+
+/// Sends `piece(rank)` to each rank. Returns the pieces that all ranks, this one included, have for
+/// this rank, in their order. `scratch` has room for a piece of each rank.
 template <class Piece>
-void reduce_piece(Communicator& comm, const Piece& piece, const Array& result, Reduction reduction,
-                  std::span<std::byte> scratch) {
-  // Addends in rank order: pieces of others arrive in scratch, this rank's own is read in place.
+std::vector<Array> collect_pieces(Communicator& comm, const Label* call, const Piece& piece,
+                                  std::span<std::byte> scratch) {
+  // Pieces of others arrive in scratch, this rank's own is read in place.
+  const Array own = piece(comm.rank());
   std::vector<Array> addends;
   addends.reserve(static_cast<std::size_t>(comm.world()));
   for (int rank = 0; rank < comm.world(); ++rank) {
-    addends.push_back(part_of({scratch.data(), 0, result.dtype}, result.count, rank));
+    addends.push_back(part_of({scratch.data(), 0, own.dtype}, own.count, rank));
   }
-  addends[comm.rank()] = piece(comm.rank());
+  addends[comm.rank()] = own;
   exchange(
-      comm, [&](int rank) { return bytes(piece(rank)); },
-      [&](int rank) { return bytes(addends[rank]); });
-  reduce(reduction, addends, result);
+      comm, call, [&](int rank) { return piece(rank); }, [&](int rank) { return addends[rank]; });
+  return addends;
 }
 
 /// Memory for a piece of each rank, when a segment of `segment` elements is cut into pieces.
@@ -72,12 +99,17 @@ std::vector<std::byte> scratch_for(const Communicator& comm, std::int64_t segmen
 
 }  // namespace
 
+// Values without elements are exchanged too, as messages without bytes: the ranks may differ in
+// their number. After the first exchange all ranks are known to make this call.
+
 void Collectives::all_reduce(const Array& values, Reduction reduction) {
   expect_host(values);
   const int P = comm_.world();
   if (P == 1) return;
+  const Label call = all_reduce_label(values, reduction);
   auto scratch = scratch_for(comm_, std::min(values.count, kSegmentElements), values);
-  for (std::int64_t begin = 0; begin < values.count; begin += kSegmentElements) {
+  std::int64_t begin = 0;
+  do {
     const std::int64_t size = std::min(kSegmentElements, values.count - begin);
     // The reduced piece lands in `values`, from there it goes to the same place on all ranks.
     const auto piece = [&](int rank) {
@@ -85,10 +117,11 @@ void Collectives::all_reduce(const Array& values, Reduction reduction) {
                   begin + piece_begin(size, P, rank + 1));
     };
     const Array own = piece(comm_.rank());
-    reduce_piece(comm_, piece, own, reduction, scratch);
+    reduce(reduction, collect_pieces(comm_, begin == 0 ? &call : nullptr, piece, scratch), own);
     exchange(
-        comm_, [&](int) { return bytes(own); }, [&](int rank) { return bytes(piece(rank)); });
-  }
+        comm_, nullptr, [&](int) { return own; }, piece);
+    begin += size;
+  } while (begin < values.count);
 }
 
 void Collectives::reduce_scatter(const Array& all, const Array& mine, Reduction reduction) {
@@ -97,52 +130,63 @@ void Collectives::reduce_scatter(const Array& all, const Array& mine, Reduction 
   if (comm_.world() == 1) return copy(all, mine);
   // Elements of one rank's part per segment, so that the pieces of all ranks make a segment.
   const std::int64_t most = std::max<std::int64_t>(kSegmentElements / comm_.world(), 1);
+  // In one segment its messages are those of the started one, which has this label too.
+  const Label call = reduce_scatter_label(all, reduction, mine.count > most ? " in segments" : "");
   auto scratch = scratch_for(comm_, std::min(mine.count, most) * comm_.world(), all);
-  for (std::int64_t begin = 0; begin < mine.count; begin += most) {
+  std::int64_t begin = 0;
+  do {
     const std::int64_t end = std::min(begin + most, mine.count);
     const auto piece = [&](int rank) { return part(part_of(all, mine.count, rank), begin, end); };
-    reduce_piece(comm_, piece, part(mine, begin, end), reduction, scratch);
-  }
+    reduce(reduction, collect_pieces(comm_, begin == 0 ? &call : nullptr, piece, scratch),
+           part(mine, begin, end));
+    begin = end;
+  } while (begin < mine.count);
 }
 
 void Collectives::all_gather(const Array& mine, const Array& all) {
   expect_host(all);
-  expect_host(mine);
-  copy(mine, part_of(all, mine.count, comm_.rank()));
-  exchange(
-      comm_, [&](int) { return bytes(mine); },
-      [&](int rank) { return bytes(part_of(all, mine.count, rank)); });
+  comm_.wait(start_all_gather(comm_, mine, all));
 }
 
 void Collectives::all_to_all(const Array& sent, const Array& received) {
   expect_host(sent);
-  expect_host(received);
-  const std::int64_t count = sent.count / comm_.world();
-  const int rank = comm_.rank();
-  copy(part_of(sent, count, rank), part_of(received, count, rank));
-  exchange(
-      comm_, [&](int peer) { return bytes(part_of(sent, count, peer)); },
-      [&](int peer) { return bytes(part_of(received, count, peer)); });
+  comm_.wait(start_all_to_all(comm_, sent, received));
 }
 
 void Collectives::broadcast(const Array& values, int root) {
   expect_host(values);
+  const int P = comm_.world();
+  if (P == 1) return;
+  const Label call = broadcast_label(values, root);
+  // Ranks with different roots might all send and none receive.
+  const Request passed = pass_on(comm_, 1, call);
   // Places are ranks counted from the root. Place i receives from i without its lowest set bit,
   // then sends to i + b for every power of two b below that bit. With 8 ranks, place 4 receives
   // from 0 and sends to 6 and 5; the root sends to 4, 2 and 1.
-  const int P = comm_.world();
-  const Strided whole_part = whole(bytes(values));
+  const Strided part = bytes_of(values);
   const int place = (comm_.rank() - root + P) % P;
   int bit = 1;
   while (bit < P && (place & bit) == 0) bit *= 2;
   if (place > 0) {
-    comm_.wait(comm_.irecv((place - bit + root) % P, kCollectiveLane, {&whole_part, 1}));
+    comm_.wait(start_part(comm_, Direction::Receive, (place - bit + root) % P, call, part));
   }
-  std::vector<Request> sends;
+  std::vector<Request> sends{passed};
   for (bit /= 2; bit > 0; bit /= 2) {
-    if (place + bit < P) {
-      sends.push_back(comm_.isend((place + bit + root) % P, kCollectiveLane, {&whole_part, 1}));
-    }
+    if (place + bit >= P) continue;
+    sends.push_back(start_part(comm_, Direction::Send, (place + bit + root) % P, call, part));
+  }
+  comm_.wait_all(sends);
+}
+
+void Collectives::barrier() {
+  agree(label_of("barrier"));
+}
+
+// After the step of distance d a rank knows that the 2 d - 1 ranks before it have come.
+void Collectives::agree(const Label& call) {
+  std::vector<Request> sends;
+  for (int distance = 1; distance < comm_.world(); distance *= 2) {
+    sends.push_back(pass_on(comm_, distance, call));
   }
   comm_.wait_all(sends);
 }

@@ -162,7 +162,7 @@ TEST(CollectivesErrors, SayBothSizes) {
       all_gather(comm, mine, all);
       ADD_FAILURE() << "no exception";
     } catch (const InvalidArgument& e) {
-      EXPECT_STREQ(e.what(), "all_gather: 4 byte for 1 ranks of 3; 3 are required");
+      EXPECT_STREQ(e.what(), "all_gather: 4 byte for 1 rank of 3; 3 are required");
     }
   });
 }

@@ -5,6 +5,8 @@
 #include <algorithm>
 
 #include "armillary/comm/collectives.h"
+#include "armillary/comm/started.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -26,12 +28,18 @@ double checked_timeout(double timeout_s) {
 Pending::Pending(const Message& message, std::int64_t bytes)
     : direction_(message.direction), peer_(message.peer), lane_(message.lane), bytes_(bytes) {}
 
-Communicator::Communicator(int rank, int world, double timeout_s, int lanes)
-    : rank_(rank), world_(world), lanes_(lanes), timeout_s_(checked_timeout(timeout_s)) {
+Communicator::Communicator(int rank, int world, double timeout_s, int lanes, Communicator* root)
+    : rank_(rank),
+      world_(world),
+      lanes_(lanes),
+      timeout_s_(checked_timeout(timeout_s)),
+      root_(root != nullptr ? root : this) {
   if (lanes < 1) fail<InvalidArgument>("communicator: {} lanes; at least 1 is required", lanes);
 }
 
-Communicator::~Communicator() = default;
+Communicator::~Communicator() {
+  if (root_ != this && rank_state()) rank_state()->forget(*this);
+}
 
 void Communicator::set_timeout(double timeout_s) {
   timeout_s_ = checked_timeout(timeout_s);
@@ -59,11 +67,45 @@ void Communicator::start(std::span<const Message> batch, std::span<Request> requ
 }
 
 bool Communicator::done(const Request& request) {
-  return !request || do_done(*request);
+  if (!request) return true;
+  return request->kind() == PendingKind::Message ? do_done(*request) : collective_done(*request);
+}
+
+bool Communicator::collective_done(const Pending& request) {
+  return static_cast<const StartedCollective&>(request).look(
+      [&](const Pending& message) { return do_done(message); });
+}
+
+std::size_t Communicator::wait_any_collective(std::span<const Request> requests, double timeout_s) {
+  std::vector<Request> messages;    // All that are under way,
+  std::vector<std::size_t> owners;  // and the request that each belongs to.
+  while (true) {
+    messages.clear();
+    owners.clear();
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      if (!requests[i]) continue;
+      std::span<const Request> open = requests.subspan(i, 1);
+      if (requests[i]->kind() == PendingKind::Collective) {
+        if (collective_done(*requests[i])) return i;
+        open = static_cast<const StartedCollective&>(*requests[i]).messages;
+      }
+      messages.insert(messages.end(), open.begin(), open.end());
+      owners.resize(messages.size(), i);
+    }
+    const std::size_t owner = owners[do_wait_any(messages, timeout_s)];
+    if (requests[owner]->kind() == PendingKind::Message) return owner;
+  }
 }
 
 void Communicator::wait(const Request& request, std::optional<double> timeout_s) {
-  if (request) wait_any({&request, 1}, timeout_s);
+  if (!request) return;
+  if (request->kind() == PendingKind::Message) {
+    wait_any({&request, 1}, timeout_s);
+    return;
+  }
+  // One after the other: an engine may be quicker where it waits for one message.
+  wait_all(static_cast<const StartedCollective&>(*request).messages, timeout_s);
+  ARMILLARY_CHECK(collective_done(*request));
 }
 
 std::size_t Communicator::wait_any(std::span<const Request> requests,
@@ -72,10 +114,14 @@ std::size_t Communicator::wait_any(std::span<const Request> requests,
   const bool any =
       std::any_of(requests.begin(), requests.end(), [](auto& r) { return r != nullptr; });
   if (!any) {
-    fail<InvalidArgument>("wait_any: {} requests, all empty; one under way is required",
-                          requests.size());
+    fail<InvalidArgument>("wait_any: {}, all empty; one under way is required",
+                          count_of(requests.size(), "request"));
   }
-  return do_wait_any(requests, checked_timeout(timeout_s.value_or(timeout_s_)));
+  const double most_s = checked_timeout(timeout_s.value_or(timeout_s_));
+  const bool collective = std::any_of(requests.begin(), requests.end(), [](auto& request) {
+    return request && request->kind() == PendingKind::Collective;
+  });
+  return collective ? wait_any_collective(requests, most_s) : do_wait_any(requests, most_s);
 }
 
 void Communicator::wait_all(std::span<const Request> requests, std::optional<double> timeout_s) {
@@ -102,9 +148,9 @@ std::string Communicator::describe(std::span<const Request> requests) const {
   for (const Request& request : requests) {
     if (!request) continue;
     const bool send = request->direction() == Direction::Send;
-    text += fmt::format("{}rank {} {} {} bytes {} rank {} on lane {}", text.empty() ? "" : ", ",
-                        rank_, send ? "sends" : "receives", request->bytes(), send ? "to" : "from",
-                        request->peer(), request->lane());
+    text += fmt::format("{}rank {} {} {} {} rank {} on lane {}", text.empty() ? "" : ", ", rank_,
+                        send ? "sends" : "receives", count_of(request->bytes(), "byte"),
+                        send ? "to" : "from", request->peer(), request->lane());
   }
   return text;
 }
@@ -134,10 +180,11 @@ void Communicator::check(const Message& message) const {
     const bool memory = part.data || part.rows == 0 || part.row_bytes == 0;
     if (!sizes || !apart || !memory) {
       fail<InvalidArgument>(
-          "{}: {} rows of {} bytes, {} apart, at {}; sizes >= 0, rows that do not overlap and "
+          "{}: {} of {}, {} apart, at {}; sizes >= 0, rows that do not overlap and "
           "memory "
           "that is not null are required",
-          verb, part.rows, part.row_bytes, part.stride_bytes, static_cast<const void*>(part.data));
+          verb, count_of(part.rows, "row"), count_of(part.row_bytes, "byte"), part.stride_bytes,
+          static_cast<const void*>(part.data));
     }
     if (!takes(part.device)) {
       fail<InvalidArgument>("{}: memory of device {}; this engine takes {}", verb, part.device,

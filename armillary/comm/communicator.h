@@ -28,15 +28,18 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <typeindex>
-#include <utility>
 #include <vector>
 
+#include "armillary/comm/lane_blocks.h"
+#include "armillary/comm/peer_wait.h"
+#include "armillary/comm/rank_state.h"
 #include "armillary/comm/strided.h"
 
 namespace armillary::comm {
 
 class Collectives;
+class StartedCollective;
+struct Label;
 
 enum class Direction : std::uint8_t { Send, Receive };
 
@@ -54,17 +57,26 @@ struct Message {
   /// For a send that allows zero copy: keeps its memory alive while a receiver reads it, even if
   /// this rank fails and leaves.
   std::shared_ptr<const void> owner = {};
+  /// A text that the other side must have too (label.h), else the group fails with both. It must
+  /// stay valid as the memory of the message. Messages of device memory are not compared.
+  const Label* label = nullptr;
 };
 
-/// A message under way, as one side sees it. Each engine derives a class of its own.
+enum class PendingKind : std::uint8_t { Message, Collective };
+
+/// A message under way, as one side sees it, or a collective of several. Each engine derives a
+/// class of its own.
 class Pending {
  public:
+  explicit Pending(PendingKind kind) : kind_(kind) {}
   Pending(const Message& message, std::int64_t bytes);
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
   /// Withdraws a message that is not done; see Request.
   virtual ~Pending() = default;
 
+  PendingKind kind() const { return kind_; }
+  // The following are those of a message.
   Direction direction() const { return direction_; }
   int peer() const { return peer_; }
   int lane() const { return lane_; }
@@ -76,10 +88,11 @@ class Pending {
   virtual std::span<const Strided> borrowed() const { return {}; }
 
  private:
-  Direction direction_;
-  int peer_;
-  int lane_;
-  std::int64_t bytes_;
+  PendingKind kind_ = PendingKind::Message;
+  Direction direction_ = Direction::Send;
+  int peer_ = -1;
+  int lane_ = 0;
+  std::int64_t bytes_ = 0;
 };
 
 /// Handle of a started message; an empty one counts as done. The memory of the message must stay
@@ -172,24 +185,27 @@ class Communicator {
   /// the group that was split first carries the messages of all groups made of it, on lanes that it
   /// sets aside for each, so error texts of messages name ranks and lanes of that first group.
   /// Those lanes are at or above lanes(): an engine whose lanes are fixed when it is made overrides
-  /// this. Cost: one all_gather of 12 bytes per rank.
+  /// this. They are given back with the group, in which every message has been received by then.
+  /// Cost: one all_gather of 24 bytes per rank.
   virtual std::unique_ptr<Communicator> split(int color, int key);
 
   /// True if the ranks are threads of one process: an answer that is ready comes within some
   /// microseconds, where one between hosts takes some hundred.
   virtual bool shares_process() const { return false; }
 
-  /// An object of type T that callers keep with this end of the group, one of each type. It is made
-  /// when it is first asked for and dies with the communicator.
-  template <class T>
-  T& attachment() {
-    for (const auto& [type, object] : attachments_) {
-      if (type == typeid(T)) return *static_cast<T*>(object.get());
-    }
-    const auto made = std::make_shared<T>();
-    attachments_.emplace_back(typeid(T), made);
-    return *made;
-  }
+  /// The group that was split first: this one, unless split() made it, be it of a part of a part.
+  Communicator& root() const { return *root_; }
+  /// The rank of root() that a rank of this group is.
+  virtual int root_rank(int rank) const { return rank; }
+  /// The place of what a layer above keeps for this rank, null at first: the same for root() and
+  /// all groups made of it. It dies with root(), and is told of the end of each of the others.
+  std::unique_ptr<RankState>& rank_state() const { return root_->rank_state_; }
+
+  /// Begins a wait for peers whose messages this group does not see.
+  virtual std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) = 0;
+
+  /// The lanes that groups made of this one have taken. For split.h.
+  LaneBlocks& lane_blocks() { return lane_blocks_; }
 
   /// @throws CommError as said above if the group has failed; else does nothing. It makes no
   /// progress on messages: it is for ranks that are busy with other work. Cost: one atomic load
@@ -201,8 +217,9 @@ class Communicator {
   virtual void abort(const std::string& reason) noexcept = 0;
 
  protected:
+  /// `root`: that of a group made by split(), which must outlive it; null for any other.
   /// @throws InvalidArgument if lanes < 1, or as set_timeout.
-  Communicator(int rank, int world, double timeout_s, int lanes);
+  Communicator(int rank, int world, double timeout_s, int lanes, Communicator* root = nullptr);
 
   /// "rank 1 receives 8 bytes from rank 0 on lane 2, ..." for error texts; skips empty requests.
   std::string describe(std::span<const Request> requests) const;
@@ -224,6 +241,10 @@ class Communicator {
   virtual std::unique_ptr<Collectives> make_collectives();
 
   Request start_one(const Message& message);
+  /// wait_any() for lists in which a collective is.
+  std::size_t wait_any_collective(std::span<const Request> requests, double timeout_s);
+  /// Looks at a collective; makes progress.
+  bool collective_done(const Pending& request);
   /// @throws InvalidArgument as start() does, for one message.
   void check(const Message& message) const;
 
@@ -231,9 +252,10 @@ class Communicator {
   int world_;
   int lanes_;
   double timeout_s_;
+  Communicator* const root_;
+  LaneBlocks lane_blocks_;
   std::unique_ptr<Collectives> collectives_;  ///< Made when it is first asked for.
-  /// By type. A list, because there are few, and every call of attention looks for them.
-  std::vector<std::pair<std::type_index, std::shared_ptr<void>>> attachments_;
+  std::unique_ptr<RankState> rank_state_;     ///< Null in groups made by split().
 };
 
 }  // namespace armillary::comm

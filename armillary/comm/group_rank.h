@@ -7,11 +7,13 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "armillary/comm/communicator.h"
-#include "armillary/comm/peer_waits.h"
+#include "armillary/comm/peer_wait.h"
 #include "armillary/comm/reason.h"
 #include "armillary/core/error.h"
 
@@ -23,12 +25,11 @@ template <class Group, class Base = Communicator>
 class GroupCommunicator : public Base {
  public:
   GroupCommunicator(Group& group, double timeout_s, int lanes)
-      : Base(group.rank(), group.world(), timeout_s, lanes), group_(group) {
-    this->template attachment<PeerWaits>().begin = [this](PeerWait::Options wait) {
-      return group_.begin_peer_wait(std::move(wait));
-    };
-  }
+      : Base(group.rank(), group.world(), timeout_s, lanes), group_(group) {}
 
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) override {
+    return group_.begin_peer_wait(std::move(wait));
+  }
   void throw_if_failed() override { group_.throw_if_failed(); }
   void abort(const std::string& reason) noexcept override { group_.abort(reason); }
 

@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
+#include "armillary/comm/group_peer_wait.h"
 #include "armillary/comm/local_group.h"
-#include "armillary/comm/peer_waits.h"
 #include "armillary/comm/reason.h"
 #include "armillary/core/error.h"
 
@@ -21,13 +21,12 @@ namespace {
 class LocalCommunicator : public Communicator {
  public:
   LocalCommunicator(LocalGroup& group, int rank, int world, const LocalOptions& options)
-      : Communicator(rank, world, options.timeout_s, options.lanes), group_(group) {
-    attachment<PeerWaits>().begin = [this](PeerWait::Options wait) {
-      return std::make_unique<GroupPeerWait<LocalGroup>>(group_, this->rank(), std::move(wait));
-    };
-  }
+      : Communicator(rank, world, options.timeout_s, options.lanes), group_(group) {}
 
   bool shares_process() const override { return true; }
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) override {
+    return std::make_unique<GroupPeerWait<LocalGroup>>(group_, rank(), std::move(wait));
+  }
   void throw_if_failed() override { group_.throw_if_failed(rank()); }
   void abort(const std::string& reason) noexcept override { group_.abort(rank(), reason); }
 

@@ -9,8 +9,10 @@
 #include <thread>
 #include <utility>
 
-#include "armillary/comm/peer_process.h"
+#include "armillary/comm/label.h"
+#include "armillary/comm/liveness/peer_process.h"
 #include "armillary/comm/strided.h"
+#include "armillary/core/count_text.h"
 
 namespace armillary::comm {
 namespace {
@@ -40,25 +42,25 @@ std::chrono::nanoseconds nanoseconds_of(double seconds) {
 
 void LocalGroup::enter(int rank) {
   const Lock lock(mutex_);
-  ranks_[rank].pulse.emplace([clock = clock_of_this_thread()] { return seconds_of(clock); });
+  ranks_[rank].heartbeat.emplace([clock = clock_of_this_thread()] { return seconds_of(clock); });
 }
 
-LocalGroup::Queue& LocalGroup::queue_of(const LocalPending& request) {
+LocalGroup::LocalQueue& LocalGroup::queue_of(const LocalPending& request) {
   const bool send = request.direction() == Direction::Send;
   const int sender = send ? request.rank() : request.peer();
   const int receiver = send ? request.peer() : request.rank();
-  const auto [found, added] = queues_.try_emplace({sender, receiver, request.lane()}, &memory_);
+  const auto [entry, added] = queues_.try_emplace({sender, receiver, request.lane()}, &memory_);
   if (added && shuffled()) {
     // The delays of a queue depend on the seed and the queue alone, not on the timing of threads.
     std::seed_seq seed{*options_.shuffle_seed, *options_.shuffle_seed >> 32, std::uint64_t(sender),
                        std::uint64_t(receiver), std::uint64_t(request.lane())};
-    found->second.random.seed(seed);
+    entry->second.random.seed(seed);
   }
-  return found->second;
+  return entry->second;
 }
 
 // A shuffled group draws the delay of the message here; in others a matched message is due at once.
-void LocalGroup::match(Queue& queue) {
+void LocalGroup::match(LocalQueue& queue) {
   if (queue.due || queue.sends.empty() || queue.receives.empty()) return;
   LocalPending* send = queue.sends.front();
   LocalPending* receive = queue.receives.front();
@@ -73,18 +75,22 @@ void LocalGroup::match(Queue& queue) {
   }
 }
 
-bool LocalGroup::is_due(const Queue& queue) const {
+bool LocalGroup::is_due(const LocalQueue& queue) const {
   return queue.due && !queue.copying && !failure_ && (!shuffled() || *queue.due <= Clock::now());
 }
 
-void LocalGroup::pass_front(Lock& lock, int rank, Queue& queue) {
+void LocalGroup::pass_front(Lock& lock, int rank, LocalQueue& queue) {
   LocalPending& send = *queue.sends.front();
   LocalPending& receive = *queue.receives.front();
+  if (!is_same(send.label(), receive.label())) {
+    fail_group(rank, difference_text(send.rank(), send.label(), receive.rank(), receive.label()));
+    return;
+  }
   if (send.bytes() != receive.bytes()) {
-    fail_group(
-        rank, fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives {} "
-                          "bytes; equal sizes are required",
-                          send.rank(), send.bytes(), receive.rank(), send.lane(), receive.bytes()));
+    fail_group(rank, fmt::format("rank {} sends {} to rank {} on lane {}, which receives {}"
+                                 "; equal sizes are required",
+                                 send.rank(), count_of(send.bytes(), "byte"), receive.rank(),
+                                 send.lane(), count_of(receive.bytes(), "byte")));
     return;
   }
   // The two sides leave the queue before they are told: their owners may free them then.
@@ -103,9 +109,9 @@ void LocalGroup::pass_front(Lock& lock, int rank, Queue& queue) {
 }
 
 void LocalGroup::copy(Lock& lock, const LocalPending& send, const LocalPending& receive,
-                      Queue& queue) {
-  Rank& sender = ranks_[send.rank()];
-  Rank& receiver = ranks_[receive.rank()];
+                      LocalQueue& queue) {
+  LocalRank& sender = ranks_[send.rank()];
+  LocalRank& receiver = ranks_[receive.rank()];
   // Both ranks are marked, so that neither frees its memory, and the queue, so that no other rank
   // passes the message too.
   queue.copying = true;
@@ -120,9 +126,9 @@ void LocalGroup::copy(Lock& lock, const LocalPending& send, const LocalPending& 
 }
 
 void LocalGroup::set_done(LocalPending& request) {
-  Rank& rank = ranks_[request.rank()];
+  LocalRank& rank = ranks_[request.rank()];
   request.set_done(++messages_done_);
-  rank.pulse->message_done();
+  rank.heartbeat->message_done();
   rank.wake.notify_all();
 }
 
@@ -139,7 +145,7 @@ void LocalGroup::throw_if_failed(int rank) {
 
 // Also passes messages that come due during a copy: the ranks that started them found the queue
 // busy and left them to this rank.
-void LocalGroup::copy_due(Lock& lock, int rank, Queue& queue) {
+void LocalGroup::copy_due(Lock& lock, int rank, LocalQueue& queue) {
   while (is_due(queue)) pass_front(lock, rank, queue);
 }
 
@@ -151,7 +157,7 @@ void LocalGroup::ask_receivers(std::span<LocalPending* const> started) {
   if (std::ranges::count_if(started, due) < 2) return;
   for (const LocalPending* request : started) {
     if (request->direction() == Direction::Receive || !due(request)) continue;
-    Rank& receiver = ranks_[request->peer()];
+    LocalRank& receiver = ranks_[request->peer()];
     receiver.asked_to_copy.store(true, std::memory_order_relaxed);
     receiver.wake.notify_all();
   }
@@ -163,7 +169,7 @@ void LocalGroup::copy_received(Lock& lock, int rank, std::span<const Request> re
   if (shuffled()) return;
   for (const Request& request : requests) {
     if (!request || request->direction() == Direction::Send) continue;
-    Queue& queue = queue_of(static_cast<const LocalPending&>(*request));
+    LocalQueue& queue = queue_of(static_cast<const LocalPending&>(*request));
     while (first_done(requests) == requests.size() && is_due(queue)) pass_front(lock, rank, queue);
     // A rank that started a message while this rank was copying has left the message to it.
     if (is_due(queue)) ranks_[rank].has_due_left.store(true, std::memory_order_relaxed);
@@ -174,7 +180,7 @@ void LocalGroup::copy_received(Lock& lock, int rank, std::span<const Request> re
 // change the order.
 void LocalGroup::copy_all_due(Lock& lock, int rank) {
   while (shuffled()) {
-    Queue* next = nullptr;
+    LocalQueue* next = nullptr;
     for (auto& [key, queue] : queues_) {
       if (is_due(queue) && (!next || *queue.due < *next->due)) next = &queue;
     }
@@ -207,7 +213,7 @@ void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Reque
   // The whole batch is queued before anything is copied, so that peers need not wait for the copies
   // of this rank.
   for (LocalPending* request : started) {
-    Queue& queue = queue_of(*request);
+    LocalQueue& queue = queue_of(*request);
     (request->direction() == Direction::Send ? queue.sends : queue.receives).push_back(request);
     match(queue);
   }
@@ -271,9 +277,9 @@ std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, do
     if (now >= next_look) {
       next_look = now + between_looks;
       if (!wait) {
-        const Watch::Options options{
+        const WatchOptions options{
             .rank = rank, .peers = peers_of(requests), .timeout_s = timeout_s};
-        wait.emplace(*ranks_[rank].pulse, options, seconds_of(begin));
+        wait.emplace(*ranks_[rank].heartbeat, options, seconds_of(begin));
       }
       if (!is_expired(wait->watch)) continue;
       const double waited_s = std::chrono::duration<double>(now - begin).count();
@@ -286,13 +292,12 @@ std::size_t LocalGroup::wait_any(int rank, std::span<const Request> requests, do
 }
 
 void LocalGroup::watch_peers(int rank, std::optional<LongWait>& wait,
-                             const PeerWait::Options& options, double begin_s) {
+                             const PeerWaitOptions& options, double begin_s) {
   const Lock lock(mutex_);
   if (!wait) {
-    wait.emplace(
-        *ranks_[rank].pulse,
-        Watch::Options{.rank = rank, .peers = options.peers, .timeout_s = options.timeout_s},
-        begin_s);
+    wait.emplace(*ranks_[rank].heartbeat,
+                 WatchOptions{.rank = rank, .peers = options.peers, .timeout_s = options.timeout_s},
+                 begin_s);
   }
   if (!is_expired(wait->watch)) return;
   fail_group(rank, fmt::format("{} after {:.3g} s{}", options.describe(),
@@ -305,7 +310,7 @@ std::string LocalGroup::blame(const Watch& watch) {
 
 bool LocalGroup::is_expired(Watch& watch) {
   for (const int asked : watch.tick(seconds_of(Clock::now()))) {
-    if (ranks_[asked].pulse) watch.hear(asked, ranks_[asked].pulse->take());
+    if (ranks_[asked].heartbeat) watch.hear(asked, ranks_[asked].heartbeat->take());
   }
   return watch.expired();
 }
@@ -321,7 +326,7 @@ void LocalGroup::withdraw(LocalPending* request) {
     // it back.
     request->end_zero_copy();
   } else {
-    Queue& queue = queue_of(*request);
+    LocalQueue& queue = queue_of(*request);
     auto& side = request->direction() == Direction::Send ? queue.sends : queue.receives;
     const auto place = std::find(side.begin(), side.end(), request);
     if (place == side.end()) return;  // Refused before it was queued.
@@ -330,11 +335,11 @@ void LocalGroup::withdraw(LocalPending* request) {
   }
   // A rank that unwinds has an error that says more: run_ranks() aborts the group with it.
   if (std::uncaught_exceptions() == 0) {
-    fail_group(
-        request->rank(),
-        fmt::format("rank {} dropped a request of {} bytes with rank {} on lane {} before it "
-                    "was done",
-                    request->rank(), request->bytes(), request->peer(), request->lane()));
+    fail_group(request->rank(),
+               fmt::format("rank {} dropped a request of {} with rank {} on lane {} before it "
+                           "was done",
+                           request->rank(), count_of(request->bytes(), "byte"), request->peer(),
+                           request->lane()));
   }
 }
 
@@ -352,7 +357,7 @@ void LocalGroup::fail_group(int rank, const std::string& reason) {
   failure_ = fmt::format("rank {} failed: {}", rank, reason);
   failed_rank_ = rank;
   failed_.store(true, std::memory_order_release);
-  for (Rank& other : ranks_) other.wake.notify_all();
+  for (LocalRank& other : ranks_) other.wake.notify_all();
 }
 
 void LocalGroup::throw_if_failed(Lock& lock, int rank) {

@@ -32,10 +32,10 @@
 #include <string>
 #include <vector>
 
+#include "armillary/comm/liveness/heartbeat.h"
 #include "armillary/comm/local.h"
 #include "armillary/comm/local_pending.h"
-#include "armillary/comm/peer_waits.h"
-#include "armillary/comm/pulse.h"
+#include "armillary/comm/peer_wait.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -60,11 +60,11 @@ class LocalGroup {
   void withdraw(LocalPending* request);
   /// The rank begins, on its thread; the rank has ended its body.
   void enter(int rank);
-  void leave(int rank) { ranks_[rank].pulse->leave(); }
+  void leave(int rank) { ranks_[rank].heartbeat->leave(); }
   /// Completes the send from which `receive` borrows; does nothing the second time.
   void give_back(LocalPending& receive);
-  /// Looks at the peers of a wait that began then (peer_waits.h).
-  void watch_peers(int rank, std::optional<LongWait>& wait, const PeerWait::Options& options,
+  /// Looks at the peers of a wait that began then (peer_wait.h).
+  void watch_peers(int rank, std::optional<LongWait>& wait, const PeerWaitOptions& options,
                    double begin_s);
   /// @throws CommError if the group has failed, when no copy uses the rank's memory any more.
   void throw_if_failed(int rank);
@@ -82,8 +82,8 @@ class LocalGroup {
 
   /// Messages of one lane from one rank to another that are not passed yet. A withdrawn message
   /// leaves a null pointer in its place: nothing behind it can match any more.
-  struct Queue {
-    explicit Queue(std::pmr::memory_resource* memory) : sends(memory), receives(memory) {}
+  struct LocalQueue {
+    explicit LocalQueue(std::pmr::memory_resource* memory) : sends(memory), receives(memory) {}
 
     std::pmr::deque<LocalPending*> sends;
     std::pmr::deque<LocalPending*> receives;
@@ -92,10 +92,10 @@ class LocalGroup {
     std::minstd_rand random;               ///< Draws the delays of a shuffled group.
   };
 
-  struct Rank {
+  struct LocalRank {
     std::condition_variable wake;
-    std::optional<OwnPulse> pulse;  ///< Since its thread has begun.
-    int copies = 0;                 ///< Copies under way from or to this rank's memory.
+    std::optional<OwnHeartbeat> heartbeat;  ///< Since its thread has begun.
+    int copies = 0;                         ///< Copies under way from or to this rank's memory.
     /// A sender asks this rank to pass the messages that it receives, if it waits.
     std::atomic<bool> asked_to_copy{false};
     /// Its last wait ended with messages still due, which are left for its done() or next wait.
@@ -105,15 +105,15 @@ class LocalGroup {
   // Functions that take the lock may release it during a copy.
 
   bool shuffled() const { return options_.shuffle_seed.has_value(); }
-  Queue& queue_of(const LocalPending& request);
-  void match(Queue& queue);
-  bool is_due(const Queue& queue) const;
+  LocalQueue& queue_of(const LocalPending& request);
+  void match(LocalQueue& queue);
+  bool is_due(const LocalQueue& queue) const;
   /// Passes the message at the front of a queue that is due. Fails the group if its sizes differ.
-  void pass_front(Lock& lock, int rank, Queue& queue);
-  void copy(Lock& lock, const LocalPending& send, const LocalPending& receive, Queue& queue);
+  void pass_front(Lock& lock, int rank, LocalQueue& queue);
+  void copy(Lock& lock, const LocalPending& send, const LocalPending& receive, LocalQueue& queue);
   void set_done(LocalPending& request);
   /// Passes messages of a queue as long as they are due.
-  void copy_due(Lock& lock, int rank, Queue& queue);
+  void copy_due(Lock& lock, int rank, LocalQueue& queue);
   /// Asks the receivers of sends that are due to pass them, if there are several.
   void ask_receivers(std::span<LocalPending* const> started);
   /// For a rank that waits: passes messages that it receives, until one of the requests is done.
@@ -135,9 +135,9 @@ class LocalGroup {
 
   const LocalOptions options_;
   std::mutex mutex_;
-  std::pmr::unsynchronized_pool_resource memory_;  ///< Holds the queues; soon grows no more.
-  std::map<std::array<int, 3>, Queue> queues_;     ///< By sender, receiver, lane.
-  std::vector<Rank> ranks_;
+  std::pmr::unsynchronized_pool_resource memory_;    ///< Holds the queues; soon grows no more.
+  std::map<std::array<int, 3>, LocalQueue> queues_;  ///< By sender, receiver, lane.
+  std::vector<LocalRank> ranks_;
   std::uint64_t messages_done_ = 0;  ///< Counts sides of messages; gives each its place.
   std::optional<std::string> failure_;
   int failed_rank_ = -1;

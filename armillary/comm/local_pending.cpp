@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "armillary/comm/local_group.h"
+#include "armillary/core/count_text.h"
 
 namespace armillary::comm {
 
@@ -16,6 +17,7 @@ LocalPending::LocalPending(LocalGroup& group, int rank, const Message& message,
       group_(group),
       rank_(rank),
       parts_(message.parts.begin(), message.parts.end(), memory),
+      label_(message.label),
       zero_copy_(message.zero_copy && bytes() > 0),
       owner_(message.owner) {}
 
@@ -67,8 +69,8 @@ std::string zero_copy_text(std::span<const Request> requests) {
   std::string text;
   for (const Request& request : requests) {
     if (!request || !static_cast<const LocalPending&>(*request).is_shared()) continue;
-    text += fmt::format("; rank {} has the {} bytes of lane {} and reads them in place",
-                        request->peer(), request->bytes(), request->lane());
+    text += fmt::format("; rank {} has the {} of lane {} and reads them in place", request->peer(),
+                        count_of(request->bytes(), "byte"), request->lane());
   }
   return text;
 }

@@ -40,6 +40,8 @@ class LocalPending : public Pending {
     return borrows_ ? parts() : std::span<const Strided>();
   }
 
+  const Label* label() const { return label_; }
+
   // Zero copy. These functions require the lock of the group.
 
   /// For a send: whether `receive` may borrow its memory. Both sides must allow it, and have as
@@ -65,6 +67,7 @@ class LocalPending : public Pending {
   LocalGroup& group_;
   int rank_;
   std::pmr::vector<Strided> parts_;
+  const Label* label_;
   bool zero_copy_;                      ///< Whether this side allows it.
   bool borrows_ = false;                ///< Set for a receive before it is done; stays set.
   LocalPending* other_side_ = nullptr;  ///< Null unless the message is zero copy at this time.

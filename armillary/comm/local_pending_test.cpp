@@ -92,7 +92,7 @@ std::vector<std::size_t> order_seen_late(std::uint64_t seed) {
   constexpr std::size_t kLanes = 16;
   std::vector<std::size_t> order;
   std::atomic<bool> posted = false;
-  std::atomic<bool> seen = false;
+  std::atomic<bool> visible = false;
   const auto body = [&](Communicator& comm) {
     std::vector<Request> requests;
     requests.reserve(kLanes);
@@ -101,7 +101,7 @@ std::vector<std::size_t> order_seen_late(std::uint64_t seed) {
     }
     if (comm.rank() == 1) {
       posted = true;
-      yield_until(seen);
+      yield_until(visible);
       return comm.wait_all(requests);
     }
     yield_until(posted);
@@ -110,7 +110,7 @@ std::vector<std::size_t> order_seen_late(std::uint64_t seed) {
       order.push_back(comm.wait_any(requests));
       requests[order.back()].reset();
     }
-    seen = true;
+    visible = true;
   };
   run_ranks(2, body, {.shuffle_seed = seed, .max_delay_s = 0.01});
   return order;

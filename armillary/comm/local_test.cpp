@@ -62,7 +62,7 @@ TEST(RunRanks, KeepsTheTypeOfTheFirstException) {
   };
   EXPECT_THROW(run_ranks(5, body), std::out_of_range);
   EXPECT_EQ(told, 4);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
 }
 
 TEST(RunRanks, CarriesWhatIsNoException) {

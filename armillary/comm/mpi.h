@@ -33,7 +33,7 @@ struct MpiOptions {
   double helper_interval_s = 0.001;
   /// Most bytes of one MPI message, in [1, 2^30]: longer messages travel in at most 1024 pieces, or
   /// in as many pieces that are 1024 times as large, up to 2^30 bytes. Open MPI's tcp sends pieces
-  /// of up to 1 MiB without asking the receiver first (docs/notes/mpi.md).
+  /// of up to 1 MiB without asking the receiver first (armillary/comm/mpi/README.md).
   std::int64_t piece_bytes = std::int64_t{1} << 20;
 };
 

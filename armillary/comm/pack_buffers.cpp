@@ -1,3 +1,4 @@
+// pack_buffers.cpp: a list of free buffers. Its lock is not held while memory is allocated.
 #include "armillary/comm/pack_buffers.h"
 
 #include <utility>
@@ -9,11 +10,12 @@ PackBuffers::Buffer PackBuffers::take(std::int64_t bytes) {
     const std::lock_guard lock(mutex_);
     // The last one given back is the likeliest to be in the caches.
     for (auto buffer = kept_.rbegin(); buffer != kept_.rend(); ++buffer) {
+      // A buffer more than twice as large is left for the larger messages that it was made for.
       if (buffer->bytes < bytes || buffer->bytes > 2 * bytes) continue;
-      Buffer found = std::move(*buffer);
+      Buffer result = std::move(*buffer);
       kept_.erase(std::next(buffer).base());
-      bytes_kept_ -= found.bytes;
-      return found;
+      bytes_kept_ -= result.bytes;
+      return result;
     }
   }
   return {std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes)), bytes};

@@ -6,8 +6,8 @@
 #include <array>
 #include <cstring>
 
-#include "armillary/comm/half_floats.h"
 #include "armillary/core/error.h"
+#include "armillary/core/half_floats.h"
 
 namespace armillary::comm {
 namespace {
@@ -36,15 +36,18 @@ T largest_of(T a, T b) {
   return b <= a || a != a ? a : b;
 }
 
-template <class T, class Combine>
+/// T is the dtype of the addends, R that of the result.
+template <class T, class R, class Combine>
 void reduce_with(const Combine& combine, std::span<const Array> addends, const Array& result) {
   using Accumulator = typename AccumulatorOf<T>::Type;
   std::array<Accumulator, kChunk> sums = {};
   std::array<T, kChunk> values = {};  // Elements are copied first: arrays need not be aligned.
+  std::array<R, kChunk> results = {};
   for (std::int64_t begin = 0; begin < result.count; begin += kChunk) {
     const std::int64_t n = std::min(kChunk, result.count - begin);
     const std::int64_t offset = begin * static_cast<std::int64_t>(sizeof(T));
     const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
+    const std::int64_t result_offset = begin * static_cast<std::int64_t>(sizeof(R));
     // The first addend starts the accumulators, each later one is combined with them.
     for (const Array& addend : addends) {
       std::memcpy(values.data(), addend.data + offset, bytes);
@@ -55,25 +58,35 @@ void reduce_with(const Combine& combine, std::span<const Array> addends, const A
       }
     }
     // The only rounding of 16-bit floats.
-    for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<T>(sums[i]);
-    std::memcpy(result.data + offset, values.data(), bytes);
+    for (std::int64_t i = 0; i < n; ++i) results[i] = static_cast<R>(sums[i]);
+    std::memcpy(result.data + result_offset, results.data(),
+                static_cast<std::size_t>(n) * sizeof(R));
+  }
+}
+
+template <class T, class R>
+void reduce_to(Reduction reduction, std::span<const Array> addends, const Array& result) {
+  using Accumulator = typename AccumulatorOf<T>::Type;
+  if (reduction == Reduction::Sum) {
+    reduce_with<T, R>(sum_of<Accumulator>, addends, result);
+  } else {
+    reduce_with<T, R>(largest_of<Accumulator>, addends, result);
   }
 }
 
 template <class T>
 void reduce_all(Reduction reduction, std::span<const Array> addends, const Array& result) {
-  using Accumulator = typename AccumulatorOf<T>::Type;
-  if (reduction == Reduction::Sum) {
-    reduce_with<T>(sum_of<Accumulator>, addends, result);
+  if (result.dtype == Dtype::Fp32) {
+    reduce_to<T, typename AccumulatorOf<T>::Type>(reduction, addends, result);
   } else {
-    reduce_with<T>(largest_of<Accumulator>, addends, result);
+    reduce_to<T, T>(reduction, addends, result);
   }
 }
 
 }  // namespace
 
 void reduce(Reduction reduction, std::span<const Array> addends, const Array& result) {
-  switch (result.dtype) {
+  switch (addends[0].dtype) {
     case Dtype::Int64:
       return reduce_all<std::int64_t>(reduction, addends, result);
     case Dtype::Bf16:

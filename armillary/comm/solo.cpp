@@ -4,7 +4,7 @@
 #include <optional>
 #include <string>
 
-#include "armillary/comm/peer_waits.h"
+#include "armillary/comm/peer_wait.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -18,12 +18,11 @@ class NoPeers : public PeerWait {
 
 class SoloCommunicator : public Communicator {
  public:
-  SoloCommunicator() : Communicator(0, 1, 60, 8) {
-    attachment<PeerWaits>().begin = [](const PeerWait::Options& /*wait*/) {
-      return std::make_unique<NoPeers>();
-    };
-  }
+  SoloCommunicator() : Communicator(0, 1, 60, 8) {}
 
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions /*wait*/) override {
+    return std::make_unique<NoPeers>();
+  }
   void throw_if_failed() override {
     const std::lock_guard lock(mutex_);
     if (reason_) throw CommError("rank 0 failed: " + *reason_);

@@ -5,60 +5,68 @@
 //   made of it      rank    0     1     2     lanes 0 .. 31, which are lanes 32 .. 63 of all
 //
 // Groups that share a rank have different lanes of the group that was split first, so their
-// messages do not meet. Lanes are never reused.
+// messages do not meet. Lanes are taken in blocks and given back with the group, to groups that are
+// made when all their ranks have given them back. So whoever sends in a group that ends must be
+// received from: a message that nobody received would meet a receive of the next group.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
-#include "armillary/comm/peer_waits.h"
+#include "armillary/comm/lane_blocks.h"
+#include "armillary/comm/peer_wait.h"
 
 namespace armillary::comm {
 
 /// One rank's end of a group that was made by splitting. `root` is the group that was split first,
 /// also if this group is a part of a part: rank i is rank ranks[i] of `root`, and lane j is its
-/// lane first_lane + j. It adds no state of its own to messages: requests are those of `root`, and
-/// so are failures.
+/// lane j of a block. It adds no state of its own to messages: requests are those of `root`, and so
+/// are failures.
 class SplitCommunicator : public Communicator {
  public:
-  SplitCommunicator(Communicator& root, std::vector<int> ranks, int rank, int first_lane,
+  /// Takes the block, and gives it back at its end; block 0, which is the root's, is for groups of
+  /// one rank, which send nothing.
+  SplitCommunicator(Communicator& root, std::vector<int> ranks, int rank, int block,
                     double timeout_s)
-      : Communicator(rank, static_cast<int>(ranks.size()), timeout_s, root.lanes()),
-        root_(root),
+      : Communicator(rank, static_cast<int>(ranks.size()), timeout_s, root.lanes(), &root),
         ranks_(std::move(ranks)),
-        first_lane_(first_lane) {
-    attachment<PeerWaits>().begin = [this](PeerWait::Options wait) {
-      for (int& peer : wait.peers) peer = ranks_[peer];
-      return root_.attachment<PeerWaits>().begin(std::move(wait));
-    };
+        block_(block) {
+    if (block_ > 0) root.lane_blocks().take(block_);
   }
 
-  std::unique_ptr<Communicator> split(int color, int key) override;
-  bool shares_process() const override { return root_.shares_process(); }
-  void throw_if_failed() override { root_.throw_if_failed(); }
-  void abort(const std::string& reason) noexcept override { root_.abort(reason); }
+  ~SplitCommunicator() override {
+    if (block_ > 0) root().lane_blocks().give_back(block_);
+  }
+
+  int root_rank(int rank) const override { return ranks_[rank]; }
+  bool shares_process() const override { return root().shares_process(); }
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) override {
+    for (int& peer : wait.peers) peer = ranks_[peer];
+    return root().begin_peer_wait(std::move(wait));
+  }
+  void throw_if_failed() override { root().throw_if_failed(); }
+  void abort(const std::string& reason) noexcept override { root().abort(reason); }
 
  private:
   void do_start(std::span<const Message> batch, std::span<Request> requests) override;
-  bool do_done(const Pending& request) override { return root_.do_done(request); }
+  bool do_done(const Pending& request) override { return root().do_done(request); }
   std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
-    return root_.do_wait_any(requests, timeout_s);
+    return root().do_wait_any(requests, timeout_s);
   }
-  void do_give_back(const Pending& request) override { root_.do_give_back(request); }
-  bool takes(int device) const override { return root_.takes(device); }
-  std::string taken_memory() const override { return root_.taken_memory(); }
+  void do_give_back(const Pending& request) override { root().do_give_back(request); }
+  bool takes(int device) const override { return root().takes(device); }
+  std::string taken_memory() const override { return root().taken_memory(); }
 
-  Communicator& root_;
   const std::vector<int> ranks_;
-  const int first_lane_;
-  std::vector<Message> translated_;  ///< The batch that is being started, in terms of `root_`.
+  const int block_;
+  std::vector<Message> translated_;  ///< The batch that is being started, in terms of the root.
 };
 
-/// Communicator::split for `comm`, whose rank i is rank ranks[i] of `root`. Collective over `comm`.
-/// @throws CommError if lane numbers are used up.
-std::unique_ptr<Communicator> split_group(Communicator& comm, Communicator& root,
-                                          const std::vector<int>& ranks, int color, int key);
+/// A group of this rank alone, which sends nothing and fails with `group`. It must not outlive the
+/// root of both.
+std::unique_ptr<Communicator> group_of_one(Communicator& group);
 
 }  // namespace armillary::comm

@@ -55,25 +55,25 @@ void meet(Communicator& comm) {
   try {
     barrier(comm);
   } catch (const Error&) {
-    // CommError: a rank has thrown already, so it had passed the barrier, and all ranks had called.
-    // InvalidArgument: a rank is in another collective; what this one throws says more than that.
+    // A rank has thrown already, so it had passed the barrier, and all ranks had called. Or a rank
+    // is in another collective; what this one throws says more than that.
   }
 }
 
 void run_together(Communicator& comm, const std::function<void()>& action) {
   // The hash tells whether two ranks have the same text.
-  struct Outcome {
+  struct OutcomeRecord {
     ErrorKind kind = ErrorKind::None;
     std::uint64_t text_hash = 0;
-    bool operator==(const Outcome&) const = default;
+    bool operator==(const OutcomeRecord&) const = default;
   };
   std::string text;
-  Outcome mine{.kind = run(action, text)};
+  OutcomeRecord mine{.kind = run(action, text)};
   mine.text_hash = std::hash<std::string>()(text);
-  std::vector<Outcome> all(comm.world());
+  std::vector<OutcomeRecord> all(comm.world());
   all_gather(comm, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   const auto first = std::ranges::find_if(
-      all, [](const Outcome& outcome) { return outcome.kind != ErrorKind::None; });
+      all, [](const OutcomeRecord& outcome) { return outcome.kind != ErrorKind::None; });
   if (first == all.end()) return;
 
   // The same text on all ranks is a matter of none in particular.

@@ -13,18 +13,11 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/core/file_kind.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary {
 namespace {
-
-/// A kind of file that is no regular one, as errors call it.
-std::string_view kind_of(mode_t mode) {
-  if (S_ISDIR(mode)) return "is a folder";
-  if (S_ISFIFO(mode)) return "is a pipe";
-  if (S_ISSOCK(mode)) return "is a socket";
-  if (S_ISCHR(mode) || S_ISBLK(mode)) return "is a device";
-  return "is no regular file";
-}
 
 /// The reason why a path could not be opened. A socket cannot even be opened.
 std::string reason_of(const std::string& path, int error) {
@@ -38,26 +31,16 @@ std::string reason_of(const std::string& path, int error) {
 }  // namespace
 
 InputFile::InputFile(const InputRequest& request, std::string path)
-    : request_(request), path_(std::move(path)) {
-  const int file = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-  if (file < 0) refuse(reason_of(path_, errno));
+    : request_(request),
+      path_(std::move(path)),
+      file_(open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)) {
   struct stat status {};
-  const bool known = fstat(file, &status) == 0;
-  const int error = errno;
-  const bool small = status.st_size <= request.most_bytes;
-  if (known && S_ISREG(status.st_mode) && small) {
-    descriptor_ = file;
-    size_ = status.st_size;
-    return;
-  }
-  close(file);
-  if (!known) refuse(reason_of(path_, error));
+  if (!file_.open() || fstat(file_.get(), &status) != 0) refuse(reason_of(path_, errno));
   if (!S_ISREG(status.st_mode)) refuse(kind_of(status.st_mode));
-  refuse(fmt::format("has {} bytes, more than {}", status.st_size, request.most_bytes));
-}
-
-InputFile::~InputFile() {
-  close(descriptor_);
+  if (status.st_size > request.most_bytes) {
+    refuse(fmt::format("has {} bytes, more than {}", status.st_size, request.most_bytes));
+  }
+  size_ = status.st_size;
 }
 
 std::string InputFile::read() const {
@@ -66,7 +49,7 @@ std::string InputFile::read() const {
   std::size_t filled = 0;
   // Each iteration reads what is there. A file that is cut short meanwhile ends early.
   while (true) {
-    const ssize_t count = ::read(descriptor_, text.data() + filled, text.size() - filled);
+    const ssize_t count = ::read(file_.get(), text.data() + filled, text.size() - filled);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) refuse(fmt::format("cannot be read ({})", std::strerror(errno)));
     filled += static_cast<std::size_t>(count);
@@ -80,8 +63,9 @@ std::string InputFile::read() const {
   return text;
 }
 
-void InputFile::refuse(std::string_view given) const {
-  fail<IoError>("{}: '{}' {}; {} is required", request_.where, path_, given, request_.required);
+void InputFile::refuse(std::string_view value) const {
+  fail<IoError>("{}: '{}' {}; {} is required", request_.where, excerpt(path_), value,
+                request_.required);
 }
 
 std::string read_input(const InputRequest& request, const std::string& path) {

@@ -10,6 +10,8 @@
 #include <string>
 #include <string_view>
 
+#include "armillary/core/descriptor.h"
+
 namespace armillary {
 
 /// A request for an input file, in the words of its errors: `WHERE: 'PATH' is a folder; REQUIRED is
@@ -27,25 +29,22 @@ class InputFile {
   /// Follows links. @throws IoError that says what is at the path if it is no regular file, if
   /// there is nothing, or if it may not be read or is too large.
   InputFile(const InputRequest& request, std::string path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
 
   const std::string& path() const { return path_; }
   /// Open as long as this object.
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return file_.get(); }
   /// The size when the file was opened.
   std::int64_t size() const { return size_; }
   /// Everything from where the descriptor stands to the end, also of a file that grows meanwhile or
   /// states no size, as those of /proc. @throws IoError if the system refuses, or it gets too large
   std::string read() const;
-  /// Fails with the words of the request. `given` is what is wrong with the file: "is empty".
-  [[noreturn]] void refuse(std::string_view given) const;
+  /// Fails with the words of the request. `value` is what is wrong with the file: "is empty".
+  [[noreturn]] void refuse(std::string_view value) const;
 
  private:
   InputRequest request_;  ///< Its views are literals, or outlive the object.
   std::string path_;
-  int descriptor_ = -1;
+  Descriptor file_;
   std::int64_t size_ = 0;
 };
 

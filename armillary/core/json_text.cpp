@@ -1,3 +1,5 @@
+// json_text.cpp: depth is counted on the text, before the library builds a value that it walks by
+// recursion; keys that come twice are noticed while it parses, since the value keeps only one.
 #include "armillary/core/json_text.h"
 
 #include <fmt/format.h>
@@ -35,8 +37,8 @@ std::optional<std::int64_t> too_deep_at(std::string_view text, int most_depth) {
 
 /// Offset of the last string of this contents in the text; 0 if it is written in another way.
 std::int64_t last_place_of(std::string_view text, const Json& string) {
-  const std::size_t found = text.rfind(json_text(string));
-  return found == std::string_view::npos ? 0 : static_cast<std::int64_t>(found);
+  const std::size_t count = text.rfind(json_text(string));
+  return count == std::string_view::npos ? 0 : static_cast<std::int64_t>(count);
 }
 
 }  // namespace

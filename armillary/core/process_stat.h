@@ -22,4 +22,10 @@ ProcessStat stat_of_process(std::int64_t pid);
 /// Name of this machine, as gethostname() has it; "unknown" if it has none.
 std::string this_host();
 
+/// Peak resident memory of this process so far, in bytes. Ranks that are its threads share it.
+std::int64_t peak_resident_bytes();
+
+/// Physical memory of this machine, in bytes.
+std::int64_t physical_memory_bytes();
+
 }  // namespace armillary

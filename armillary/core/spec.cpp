@@ -63,32 +63,31 @@ Spec parse_spec(std::string_view text) {
   return {text.substr(0, colon), text.substr(colon + 1)};
 }
 
-Arguments::Arguments(std::string where, std::optional<std::string_view> text,
+Arguments::Arguments(const std::string& where, std::optional<std::string_view> text,
                      std::initializer_list<std::string_view> keys)
-    : where_(where.size() <= kMostQuotedBytes ? std::move(where)
-                                              : shorten(where, kMostQuotedBytes)) {
+    : where_(excerpt(where)) {
   if (!text) return;
   // A part is a value or a key with its value. Values keep their order; keys are looked up by name.
   for (const std::string_view part : split(*text, ',')) {
-    const std::optional<KeyValue> given = split_key_value(part);
-    if (part.empty() || (given && given->value.empty())) {
+    const std::optional<KeyValue> pair = split_key_value(part);
+    if (part.empty() || (pair && pair->value.empty())) {
       fail<InvalidArgument>("{}: {} has an empty part; a value is required after ':', ',' and '='",
                             where_, quote(*text));
     }
-    if (!given) {
+    if (!pair) {
       values_.push_back(part);
       continue;
     }
     // A specification without keys gets a text of its own: there is no nearest key to name.
     if (keys.size() == 0) {
-      fail<InvalidArgument>("{}: key {} given; no key is allowed", where_, quote(given->key));
+      fail<InvalidArgument>("{}: key {} given; no key is allowed", where_, quote(pair->key));
     }
-    parse_choice(where_ + " key", given->key, keys);
-    if (find(given->key)) {
+    parse_choice(where_ + " key", pair->key, keys);
+    if (find(pair->key)) {
       fail<InvalidArgument>("{}: key {} is given twice; once is required", where_,
-                            quote(given->key));
+                            quote(pair->key));
     }
-    keys_.push_back(*given);
+    keys_.push_back(*pair);
   }
 }
 
@@ -110,8 +109,8 @@ void Arguments::refuse_values() const {
 }
 
 std::optional<std::string_view> Arguments::find(std::string_view key) const {
-  for (const KeyValue& given : keys_) {
-    if (given.key == key) return given.value;
+  for (const KeyValue& pair : keys_) {
+    if (pair.key == key) return pair.value;
   }
   return std::nullopt;
 }

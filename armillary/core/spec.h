@@ -64,7 +64,7 @@ class Arguments {
   /// Takes `text` apart; without a text there are no parts. `keys` are the keys that are allowed.
   /// @throws InvalidArgument for an empty part or value, a key that is not one of `keys`, or a key
   /// that is given twice.
-  Arguments(std::string where, std::optional<std::string_view> text,
+  Arguments(const std::string& where, std::optional<std::string_view> text,
             std::initializer_list<std::string_view> keys);
 
   /// The parts without a key, in order.

@@ -33,8 +33,8 @@ TEST(Split, KeepsEmptyParts) {
 
 TEST(SplitKeyValue, EndsTheKeyAtTheFirstEqualsSign) {
   const auto sides_of = [](std::string_view part) {
-    const std::optional<KeyValue> found = split_key_value(part);
-    return found ? std::vector{found->key, found->value} : std::vector<std::string_view>{};
+    const std::optional<KeyValue> pair = split_key_value(part);
+    return pair ? std::vector{pair->key, pair->value} : std::vector<std::string_view>{};
   };
   EXPECT_THAT(sides_of("left=4"), ElementsAre("left", "4"));
   EXPECT_THAT(sides_of("a=b=c"), ElementsAre("a", "b=c"));

@@ -1,3 +1,5 @@
+// trace_events.cpp: events by their letter: M names a process or a thread, X is a slice with its
+// length, C is a counter. The list is behind a pointer, so the header needs no JSON.
 #include "armillary/core/trace_events.h"
 
 #include <fmt/format.h>

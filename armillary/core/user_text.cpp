@@ -10,6 +10,8 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "armillary/core/count_text.h"
+
 namespace armillary {
 namespace {
 
@@ -90,13 +92,14 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::string excerpt(std::string_view text) {
+  std::string out;
+  append_printable(out, shorten(text, kMostQuotedBytes), /*keep_line_ends=*/false);
+  return out;
+}
+
 std::string quote(std::string_view text) {
-  const bool whole = text.size() <= kMostQuotedBytes;
-  constexpr std::size_t kShown = 60;
-  std::string out = "'";
-  append_printable(out, text.substr(0, whole ? text.size() : character_end(text, kShown)),
-                   /*keep_line_ends=*/false);
-  return out + (whole ? "'" : fmt::format("..' ({} bytes)", text.size()));
+  return "'" + excerpt(text) + "'";
 }
 
 std::string error_text(const std::exception& error) {
@@ -106,7 +109,7 @@ std::string error_text(const std::exception& error) {
   }
   using FileError = std::filesystem::filesystem_error;
   if (const auto* const of_file = dynamic_cast<const FileError*>(&error)) {
-    return fmt::format("{}: {}", of_file->path1().string(), of_file->code().message());
+    return fmt::format("{}: {}", excerpt(of_file->path1().string()), of_file->code().message());
   }
   if (const auto* const of_system = dynamic_cast<const std::system_error*>(&error)) {
     return of_system->code().message();
@@ -119,8 +122,8 @@ std::string shorten(std::string_view text, std::size_t most) {
   const std::size_t head = character_end(text, most / 3 * 2);
   const std::size_t tail = text.size() - (most - most / 3 * 2);
   const std::size_t begin = std::max(head, character_end(text, tail));
-  return fmt::format("{}.. ({} bytes left out) ..{}", text.substr(0, head), begin - head,
-                     text.substr(begin));
+  return fmt::format("{}.. ({} left out) ..{}", text.substr(0, head),
+                     count_of(begin - head, "byte"), text.substr(begin));
 }
 
 }  // namespace armillary

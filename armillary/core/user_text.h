@@ -21,11 +21,14 @@ std::optional<std::int64_t> first_invalid_utf8(std::string_view text);
 /// UTF-8. Line ends stay. The result is UTF-8, and `text` itself if it was printable.
 std::string printable(std::string_view text);
 
-/// Longest text that quote() shows whole: room for keys and values, not for contents of files.
-inline constexpr std::size_t kMostQuotedBytes = 120;
+/// Longest text that excerpt() and quote() show whole: room for paths, keys and values, not for
+/// contents of files. Names of files and most paths are shorter.
+inline constexpr std::size_t kMostQuotedBytes = 255;
 
-/// The text in quotes, printable on one line, for errors. A longer text than kMostQuotedBytes is
-/// cut and ends with its length: `'aaaa..' (100000 bytes)`.
+/// The text as errors show it: printable, on one line, and shortened to kMostQuotedBytes.
+std::string excerpt(std::string_view text);
+
+/// excerpt() in quotes.
 std::string quote(std::string_view text);
 
 /// Text of an exception. Those of the standard library get words of ours: "out of memory" for

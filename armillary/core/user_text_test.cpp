@@ -1,3 +1,5 @@
+// user_text_test.cpp: text of users on its way into lines: UTF-8 that is checked to the byte,
+// control characters, and long texts that are shortened.
 #include "armillary/core/user_text.h"
 
 #include <gtest/gtest.h>
@@ -41,20 +43,24 @@ TEST(Printable, IsPrintableForAllPairsOfBytes) {
   }
 }
 
-TEST(Quote, CutsLongTextsAndSaysTheirLength) {
+TEST(Quote, LeavesOutTheMiddleOfLongTexts) {
   EXPECT_EQ(quote("casual"), "'casual'");
   EXPECT_EQ(quote("a\nb"), "'a\\x0ab'") << "one line";
-  EXPECT_EQ(quote(std::string(120, 'a')), "'" + std::string(120, 'a') + "'");
-  EXPECT_EQ(quote(std::string(100'000, 'a')), "'" + std::string(60, 'a') + "..' (100000 bytes)");
-  // 59 letters and a character of three bytes: none of it is shown.
-  EXPECT_EQ(quote(std::string(59, 'a') + "語" + std::string(100, 'a')),
-            "'" + std::string(59, 'a') + "..' (162 bytes)");
+  EXPECT_EQ(excerpt("a\nb"), "a\\x0ab");
+  EXPECT_EQ(quote(std::string(255, 'a')), "'" + std::string(255, 'a') + "'");
+  EXPECT_EQ(
+      quote(std::string(100'000, 'a')),
+      "'" + std::string(170, 'a') + ".. (99745 bytes left out) .." + std::string(85, 'a') + "'");
+  // 169 letters and a character of three bytes: none of it is shown.
+  EXPECT_EQ(excerpt(std::string(169, 'a') + "語" + std::string(100, 'b')),
+            std::string(169, 'a') + ".. (18 bytes left out) .." + std::string(85, 'b'));
 }
 
 TEST(Shorten, LeavesOutTheMiddle) {
   EXPECT_EQ(shorten("abcdef", 6), "abcdef");
   EXPECT_EQ(shorten(std::string(10, 'a') + std::string(100, 'b') + "zzz", 9),
             "aaaaaa.. (104 bytes left out) ..zzz");
+  EXPECT_EQ(shorten("abcdefg", 6), "abcd.. (1 byte left out) ..fg");
   for (std::size_t most = 3; most < 30; ++most) {
     EXPECT_FALSE(first_invalid_utf8(shorten("語語語語語語語語語語語語", most))) << most;
   }

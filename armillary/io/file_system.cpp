@@ -13,7 +13,9 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/core/descriptor.h"
 #include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::io {
 namespace {
@@ -23,32 +25,18 @@ namespace fs = std::filesystem;
 /// @throws IoError with the reason of the last system call. `what` is "written", "made", ..
 [[noreturn]] void refuse_path(const std::string& path, std::string_view what) {
   const std::string reason = std::strerror(errno);
-  fail<IoError>("write: {} cannot be {} ({}); a path that can be written is required", path, what,
-                reason);
+  fail<IoError>("write: {} cannot be {} ({}); a path that can be written is required",
+                excerpt(path), what, reason);
 }
-
-/// A file descriptor that is closed at the end.
-class Descriptor {
- public:
-  explicit Descriptor(int descriptor) : descriptor_(descriptor) {}
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  ~Descriptor() {
-    if (descriptor_ >= 0) close(descriptor_);
-  }
-  int get() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
 
 /// A file that is being written. Errors of close() are not looked at: sync() has seen them.
 class RealFile : public OutputFile {
  public:
   explicit RealFile(std::string path)
       : path_(std::move(path)),
-        file_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666)) {
-    if (file_.get() < 0) refuse_path(path_, "made");
+        // O_NONBLOCK: a pipe that nobody reads is refused, not waited for.
+        file_(open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK | O_CLOEXEC, 0666)) {
+    if (!file_.open()) refuse_path(path_, "made");
   }
 
   void write(std::span<const std::byte> bytes) override {
@@ -89,13 +77,13 @@ class RealFileSystem : public FileSystem {
 
   void sync_folder(const std::string& path) override {
     const Descriptor folder(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (folder.get() < 0) refuse_path(path, "synced");
+    if (!folder.open()) refuse_path(path, "synced");
     // EINVAL: a file system that has no sync of folders, and needs none.
     if (fsync(folder.get()) != 0 && errno != EINVAL) refuse_path(path, "synced");
   }
 
   void rename(const std::string& from, const std::string& to) override {
-    if (::rename(from.c_str(), to.c_str()) != 0) refuse_path(from, "renamed to " + to);
+    if (::rename(from.c_str(), to.c_str()) != 0) refuse_path(from, "renamed to " + excerpt(to));
   }
 
   void remove(const std::string& path) override {

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -63,6 +64,8 @@ TEST_F(FileSystemTest, RefusalsNameThePathAndTheReason) {
     EXPECT_THAT(call, ThrowsMessage<IoError>(HasSubstr(text)));
   };
   expect_refused([&] { files_.create(path("none/file")); }, "none/file cannot be made (No such");
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  expect_refused([&] { files_.create(path("pipe")); }, "/pipe cannot be made (No such device");
   expect_refused([&] { files_.make_folder(path("file")); }, "/file cannot be made (File exists)");
   expect_refused([&] { make_folders(files_, path("file/a")); },
                  "/file cannot be made (File exists)");

@@ -7,13 +7,18 @@
 #include <span>
 #include <string>
 
+#include "armillary/core/input_file.h"
+
 namespace armillary::io {
 
-/// A read-only mapping of a whole file. Nothing is copied. The file must not be cut short while it
-/// is mapped: touching what is gone ends the process.
+/// A read-only mapping of a whole file, which shows what other processes store there. Nothing is
+/// copied. The file must not be cut short while it is mapped: touching what is gone ends the
+/// process.
 class MappedFile {
  public:
-  /// @throws IoError `reader: 'path' ..` if it is no regular file or cannot be read.
+  /// @throws IoError as InputFile if it is no regular file or cannot be read.
+  MappedFile(const InputRequest& request, const std::string& path);
+  /// As for `a readable file`.
   MappedFile(const char* reader, const std::string& path);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;

@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/core/file_kind.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::io {
 namespace {
@@ -21,14 +23,13 @@ void make_folder_of(const std::string& path) {
   if (!folder.empty()) fs::create_directories(folder, error);
   if (error) {
     fail<IoError>("write: folder {} cannot be made ({}); a folder that can be written is required",
-                  folder.string(), error.message());
+                  excerpt(folder.string()), error.message());
   }
 }
 
-/// @throws IoError with the reason of the last system call.
-[[noreturn]] void refuse(const std::string& path) {
-  fail<IoError>("write: {} cannot be written ({}); a path that can be written is required", path,
-                std::strerror(errno));
+[[noreturn]] void refuse(const std::string& path, std::string_view reason) {
+  fail<IoError>("write: {} cannot be written ({}); a path that can be written is required",
+                excerpt(path), reason);
 }
 
 }  // namespace
@@ -37,18 +38,20 @@ void write_file(const std::string& path, std::string_view text) {
   make_folder_of(path);
   // The block ends the stream: the file is closed before it is renamed.
   const std::string temporary = path + ".tmp";
+  if (const std::string_view why = kind_at(path); !why.empty()) refuse(path, why);
+  if (const std::string_view why = why_no_output(temporary); !why.empty()) refuse(temporary, why);
   {
     std::ofstream stream(temporary, std::ios::binary | std::ios::trunc);
     stream.write(text.data(), static_cast<std::streamsize>(text.size()));
-    if (!stream.flush()) refuse(temporary);
+    if (!stream.flush()) refuse(temporary, std::strerror(errno));
   }
   std::error_code error;
   fs::rename(temporary, path, error);
   if (error) {
     std::error_code left;  // The reason of the first error is told.
     fs::remove(temporary, left);
-    fail<IoError>("write: {} cannot be replaced ({}); a path that can be written is required", path,
-                  error.message());
+    fail<IoError>("write: {} cannot be replaced ({}); a path that can be written is required",
+                  excerpt(path), error.message());
   }
 }
 
@@ -56,8 +59,9 @@ JsonLines::JsonLines(std::string path, std::string_view kept) : path_(std::move(
   make_folder_of(path_);
   // Kept lines may come from this file: it is replaced at once, not emptied first.
   if (!kept.empty()) write_file(path_, kept);
+  if (const std::string_view why = why_no_output(path_); !why.empty()) refuse(path_, why);
   stream_.open(path_, std::ios::binary | (kept.empty() ? std::ios::trunc : std::ios::app));
-  if (!stream_) refuse(path_);
+  if (!stream_) refuse(path_, std::strerror(errno));
 }
 
 void JsonLines::write(const nlohmann::json& value) {
@@ -66,7 +70,7 @@ void JsonLines::write(const nlohmann::json& value) {
   // The file could be written when it was opened, so the input was good and the run fails: exit
   // code 1.
   if (!stream_.flush()) {
-    fail<Error>("write: {} cannot be written any more ({})", path_, std::strerror(errno));
+    fail<Error>("write: {} cannot be written any more ({})", excerpt(path_), std::strerror(errno));
   }
 }
 

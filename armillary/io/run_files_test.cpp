@@ -1,7 +1,10 @@
+// run_files_test.cpp: files of runs, written whole or not at all, and what may not be written over.
+// Full disks are /dev/full.
 #include "armillary/io/run_files.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -38,13 +41,30 @@ TEST_F(RunFilesTest, WriteFileMakesFoldersReplacesAndLeavesNothingElse) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_ + "/a/b"), fs::directory_iterator()), 1);
 }
 
+// Renamed to, a pipe would leave its reader waiting, and a device would be gone.
+TEST_F(RunFilesTest, OnlyRegularFilesAreReplaced) {
+  fs::create_directories(folder_);
+  const std::string pipe = folder_ + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT([&] { write_file(pipe, "x"); },
+              ThrowsMessage<IoError>(HasSubstr("/pipe cannot be written (is a pipe); a path")));
+  EXPECT_THAT([&] { write_file("/dev/null", "x"); },
+              ThrowsMessage<IoError>(HasSubstr("/dev/null cannot be written (is a device); a")));
+  EXPECT_THAT([&] { JsonLines lines(pipe); },
+              ThrowsMessage<IoError>(HasSubstr("/pipe cannot be written (is a pipe); a path")));
+  // A pipe that another program left under the name of the unfinished file.
+  ASSERT_EQ(mkfifo((folder_ + "/file.tmp").c_str(), 0600), 0);
+  EXPECT_THAT([&] { write_file(folder_ + "/file", "x"); },
+              ThrowsMessage<IoError>(HasSubstr("/file.tmp cannot be written (is a pipe); a path")));
+}
+
 TEST_F(RunFilesTest, FileInTheWayIsRefusedAndLeftAlone) {
   write_file(folder_ + "/file", "keep");
   EXPECT_THAT([&] { write_file(folder_ + "/file/recipe.toml", "x"); },
               ThrowsMessage<IoError>(HasSubstr(folder_ + "/file cannot be made")));
   fs::create_directories(folder_ + "/taken");
   EXPECT_THAT([&] { write_file(folder_ + "/taken", "x"); },
-              ThrowsMessage<IoError>(HasSubstr("/taken cannot be replaced")));
+              ThrowsMessage<IoError>(HasSubstr("/taken cannot be written (is a folder)")));
   EXPECT_FALSE(fs::exists(folder_ + "/taken.tmp"));
   EXPECT_THAT([&] { JsonLines lines(folder_ + "/taken"); },
               ThrowsMessage<IoError>(HasSubstr("/taken cannot be written")));

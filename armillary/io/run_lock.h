@@ -9,6 +9,8 @@
 
 #include <string>
 
+#include "armillary/core/descriptor.h"
+
 namespace armillary::io {
 
 /// Holds the lock from construction to destruction. Programs that do not ask for it are not
@@ -28,7 +30,7 @@ class RunLock {
   bool take();
 
   std::string path_;
-  int file_ = -1;
+  Descriptor file_;
 };
 
 }  // namespace armillary::io

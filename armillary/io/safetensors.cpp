@@ -122,7 +122,7 @@ void SafetensorsFile::read_header() {
   std::uint64_t length = 0;
   if (all.size() < sizeof length) {
     fail<IoError>("safetensors: {} ends at byte {}; a header of at least 8 bytes is required",
-                  path_, all.size());
+                  excerpt(path_), all.size());
   }
   std::memcpy(&length, all.data(), sizeof length);
   // The length is compared before it is used: a damaged one may be any number.
@@ -131,7 +131,7 @@ void SafetensorsFile::read_header() {
     fail<IoError>(
         "safetensors: {} has a header of {} bytes at byte 8, the file ends at byte {}; a "
         "header inside the file, of at most {} bytes, is required",
-        path_, length, all.size(), kMostHeaderBytes);
+        excerpt(path_), length, all.size(), kMostHeaderBytes);
   }
   data_begin_ = kLengthBytes + static_cast<std::int64_t>(length);
   const std::string_view text(reinterpret_cast<const char*>(all.data()) + kLengthBytes,
@@ -145,13 +145,13 @@ void SafetensorsFile::read_header() {
   }
 }
 
-const SafetensorsFile::Place& SafetensorsFile::place(const std::string& name) const {
-  const auto found = places_.find(name);
-  if (found == places_.end()) {
-    fail<IoError>("safetensors: {} has no tensor {}; a file with it is required", path_,
+const SafetensorsFile::TensorPlace& SafetensorsFile::place(const std::string& name) const {
+  const auto entry = places_.find(name);
+  if (entry == places_.end()) {
+    fail<IoError>("safetensors: {} has no tensor {}; a file with it is required", excerpt(path_),
                   quote(name));
   }
-  return found->second;
+  return entry->second;
 }
 
 const TensorInfo& SafetensorsFile::info(const std::string& name) const {
@@ -159,7 +159,7 @@ const TensorInfo& SafetensorsFile::info(const std::string& name) const {
 }
 
 std::span<const std::byte> SafetensorsFile::bytes(const std::string& name) const {
-  const Place& at = place(name);
+  const TensorPlace& at = place(name);
   return file_.bytes().subspan(static_cast<std::size_t>(at.offset),
                                static_cast<std::size_t>(tensors_[at.index].bytes()));
 }

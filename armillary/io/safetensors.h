@@ -102,12 +102,12 @@ class SafetensorsFile {
 
  private:
   /// Index in tensors_, and first byte in the file.
-  struct Place {
+  struct TensorPlace {
     std::size_t index = 0;
     std::int64_t offset = 0;
   };
   /// The lookups by name are made of it. @throws IoError if there is no such tensor.
-  const Place& place(const std::string& name) const;
+  const TensorPlace& place(const std::string& name) const;
   /// Reads and checks the header; fills the metadata, the tensors and their places.
   void read_header();
 
@@ -116,7 +116,7 @@ class SafetensorsFile {
   std::int64_t data_begin_ = 0;
   TensorMetadata metadata_;
   std::vector<TensorInfo> tensors_;
-  std::map<std::string, Place> places_;
+  std::map<std::string, TensorPlace> places_;
 };
 
 }  // namespace armillary::io

@@ -21,7 +21,7 @@ constexpr std::string_view kMetadata = "__metadata__";
 
 /// A value of a header in an error.
 std::string shown(const Json& value) {
-  return shorten(json_text(value), kMostQuotedBytes);
+  return excerpt(json_text(value));
 }
 
 /// The JSON of a header on its way to structures; it knows the file for errors.
@@ -57,8 +57,8 @@ class HeaderReader {
       read.fault = JsonFault{"is no object", 0};
     }
     if (read.fault) {
-      fail<IoError>("safetensors: {}: its header {}; {{\"name\": ..}} as JSON is required", path_,
-                    to_string(*read.fault, kLengthBytes));
+      fail<IoError>("safetensors: {}: its header {}; {{\"name\": ..}} as JSON is required",
+                    excerpt(path_), to_string(*read.fault, kLengthBytes));
     }
     return std::move(read.value);
   }
@@ -155,8 +155,8 @@ class HeaderReader {
     }
     if (covered != data_bytes) {
       fail<IoError>(
-          "safetensors: {} has {} behind its last tensor, from byte {}; none are required", path_,
-          count_of(data_bytes - covered, "byte"), file_offset(covered));
+          "safetensors: {} has {} behind its last tensor, from byte {}; none are required",
+          excerpt(path_), count_of(data_bytes - covered, "byte"), file_offset(covered));
     }
   }
 
@@ -167,7 +167,7 @@ class HeaderReader {
 
   /// Fails with the path and the tensor in front of the text.
   [[noreturn]] void refuse(std::string_view tensor, const std::string& text) const {
-    fail<IoError>("safetensors: {}: tensor {} {}", path_, quote(tensor), text);
+    fail<IoError>("safetensors: {}: tensor {} {}", excerpt(path_), quote(tensor), text);
   }
 
   const std::string& path_;

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "armillary/core/error.h"
+#include "armillary/core/file_kind.h"
 #include "armillary/core/input_file.h"
 #include "armillary/core/user_text.h"
 
@@ -22,7 +23,7 @@ std::string read_bytes(const std::string& path) {
   const InputFile file({.where = "read_text", .required = "a folder or a file of text"}, path);
   std::string bytes = file.read();
   if (const auto offset = first_invalid_utf8(bytes)) {
-    fail<IoError>("read_text: {} is not UTF-8 at byte {}; text in UTF-8 is required", path,
+    fail<IoError>("read_text: {} is not UTF-8 at byte {}; text in UTF-8 is required", excerpt(path),
                   *offset);
   }
   return bytes;
@@ -36,16 +37,19 @@ std::vector<std::string> files_below(const std::string& folder,
   for (fs::recursive_directory_iterator entry(folder, error), end; !error && entry != end;
        entry.increment(error)) {
     std::error_code dangling;  // A link to nothing is skipped, not an error.
-    if (!entry->is_regular_file(dangling)) continue;
+    if (!entry->exists(dangling) || entry->is_directory(dangling)) continue;
     const std::string extension = entry->path().extension().string();
-    if (extensions.empty() ||
-        std::find(extensions.begin(), extensions.end(), extension) != extensions.end()) {
-      paths.push_back(entry->path().string());
+    const bool is_text =
+        extensions.empty() || std::ranges::find(extensions, extension) != extensions.end();
+    if (!is_text) continue;
+    paths.push_back(entry->path().string());
+    if (const std::string_view kind = kind_at(paths.back()); !kind.empty()) {
+      fail<IoError>("read_text: {} {}; a file of text is required", quote(paths.back()), kind);
     }
   }
   if (error) {
-    fail<IoError>("read_text: folder {} cannot be read ({}); a readable folder is required", folder,
-                  error.message());
+    fail<IoError>("read_text: folder {} cannot be read ({}); a readable folder is required",
+                  excerpt(folder), error.message());
   }
   std::sort(paths.begin(), paths.end());
   return paths;
@@ -71,7 +75,7 @@ std::vector<TextFile> read_text(const std::string& path,
   }
   if (files.empty()) {
     fail<IoError>("read_text: {} {} holds no text; at least {} is required",
-                  folder ? "folder" : "file", path,
+                  folder ? "folder" : "file", excerpt(path),
                   folder ? describe(extensions) : std::string("one byte"));
   }
   return files;

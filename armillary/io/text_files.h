@@ -18,7 +18,8 @@ struct TextFile {
 /// the `extensions` (".py", with the dot) are read; all files if the list is empty. (2) A file is
 /// read whatever its extension. (3) The result is sorted by path, bytewise: the same folder gives
 /// the same documents everywhere. (4) Files of 0 bytes are left out (an empty `__init__.py` is not
-/// a document).
+/// a document). (5) A pipe, socket or device with such an extension is refused before any file is
+/// read.
 ///
 /// Cost: one read of every byte; all documents are in memory at once.
 /// @throws IoError if `path` is missing or unreadable, a file cannot be read, no document is found,

@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -128,6 +129,18 @@ TEST_F(TextFilesTest, LinksToNothingAndToFoldersAreNoDocuments) {
   const auto files = read_text(folder() + "/text");
   ASSERT_EQ(files.size(), 1U);
   EXPECT_EQ(files[0].path, path);
+}
+
+// A pipe that nobody writes to would be waited for; left out, its text would be missed in silence.
+TEST_F(TextFilesTest, PipesInFoldersAreRefused) {
+  put("text/a.txt", "a");
+  ASSERT_EQ(mkfifo((folder() + "/text/z.txt").c_str(), 0600), 0);
+  const auto refused = ThrowsMessage<IoError>("read_text: '" + folder() +
+                                              "/text/z.txt' is a pipe; a file of text is required");
+  EXPECT_THAT([&] { read_text(folder() + "/text"); }, refused);
+  EXPECT_THAT([&] { read_text(folder()); }, refused);
+  put("text/b.py", "b");
+  EXPECT_EQ(read_text(folder() + "/text", {".py"}).size(), 1U) << "others are not looked at";
 }
 
 TEST_F(TextFilesTest, FilesAreSortedBytewiseByTheirWholePath) {

@@ -22,9 +22,9 @@ struct PreparedCalls : Prepared {
 /// The calls of these pairs: prepared ones, or made now.
 std::shared_ptr<const PreparedCalls> calls_of(const Pairs& pairs, const Abilities& can) {
   if (pairs.prepared) return std::static_pointer_cast<const PreparedCalls>(pairs.prepared);
-  const auto made = std::make_shared<PreparedCalls>();
-  made->calls = native_calls(pairs, can);
-  return made;
+  const auto result = std::make_shared<PreparedCalls>();
+  result->calls = native_calls(pairs, can);
+  return result;
 }
 
 /// Rows of x in the order of the call: a view, or a flipped copy if the call reads backwards.
@@ -46,15 +46,15 @@ std::pair<at::Tensor, at::Tensor> in_order(const at::Tensor& x_BLHX, const Nativ
 }
 
 /// A range of query heads and the KV heads that they read, each read by equally many.
-struct Heads {
+struct NativeHeads {
   plan::Interval q;
   plan::Interval kv;
 };
 
 /// Head ranges of native calls: all heads at once if every KV head has the same number of query
 /// heads, else one KV head at a time.
-std::vector<Heads> heads_of(const HeadMap& map, std::int64_t heads, std::int64_t kv_heads) {
-  std::vector<Heads> each;
+std::vector<NativeHeads> heads_of(const HeadMap& map, std::int64_t heads, std::int64_t kv_heads) {
+  std::vector<NativeHeads> each;
   bool even = true;
   for (std::int64_t g = 0; g < kv_heads; ++g) {
     const plan::Interval q = map.q_heads_of(g, heads);
@@ -71,7 +71,7 @@ at::Tensor of(const at::Tensor& x_BLHX, plan::Interval heads) {
 }
 
 /// The inputs of some heads. The score is plain, so it is only a scale.
-Inputs part_of(const Inputs& inputs, const Heads& heads) {
+Inputs part_of(const Inputs& inputs, const NativeHeads& heads) {
   return {of(inputs.q_BLHD, heads.q),
           of(inputs.k_BLGD, heads.kv),
           of(inputs.v_BLGE, heads.kv),
@@ -143,24 +143,24 @@ void attend_heads(const NativeAttention& native, const Together& calls, const In
 
 /// Memory for the gradient of some rows of one tensor: those rows of the accumulator, if the
 /// library adds to them in place, else temporary memory that add_to_sum() adds.
-struct GradRows {
+struct NativeGradRows {
   const at::Tensor& sum;
   const NativeRows& rows;
-  at::Tensor made{};
+  at::Tensor memory{};
   bool in_place = false;
 
-  GradRows(const at::Tensor& sum_BLHX, const NativeRows& of, const at::Tensor& x,
-           const Abilities& can)
+  NativeGradRows(const at::Tensor& sum_BLHX, const NativeRows& of, const at::Tensor& x,
+                 const Abilities& can)
       : sum(sum_BLHX), rows(of), in_place(can.adds_gradients && of.step > 0) {
     if (in_place) {
-      made = rows_of(sum, rows);
+      memory = rows_of(sum, rows);
     } else {
-      made = at::zeros(x.sizes(), own_memory(can, can.adds_gradients, x));
+      memory = at::zeros(x.sizes(), own_memory(can, can.adds_gradients, x));
     }
   }
   void add_to_sum() const {
     if (in_place) return;
-    const auto [to, part] = in_order(sum, rows, made);
+    const auto [to, part] = in_order(sum, rows, memory);
     kernel::add(to, part);
   }
 };
@@ -172,7 +172,7 @@ void attend_grad_heads(const NativeAttention& native, const Together& calls, con
   const std::vector<NativeAttention::Part> parts = parts_of(calls, inputs);
   // Upstream rows and memory of the gradients, call by call.
   std::vector<NativeAttention::Upstream> above;
-  std::vector<GradRows> made;
+  std::vector<NativeGradRows> gradients;
   std::vector<InputGrads> grads;
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const auto queries = [&](const at::Tensor& x) {
@@ -180,14 +180,15 @@ void attend_grad_heads(const NativeAttention& native, const Together& calls, con
     };
     above.push_back({queries(upstream.dout_BLHE), queries(upstream.lse_BLH),
                      queries(upstream.delta_BLH), queries(upstream.out_BLHE)});
-    const std::size_t first = made.size();
-    made.emplace_back(sums.dq_BLHD, calls[i].q, parts[i].q_BLHD, can);
-    made.emplace_back(sums.dk_BLGD, calls[i].k, parts[i].k_BLGD, can);
-    made.emplace_back(sums.dv_BLGE, calls[i].k, parts[i].v_BLGE, can);
-    grads.push_back({made[first].made, made[first + 1].made, made[first + 2].made});
+    const std::size_t first = gradients.size();
+    gradients.emplace_back(sums.dq_BLHD, calls[i].q, parts[i].q_BLHD, can);
+    gradients.emplace_back(sums.dk_BLGD, calls[i].k, parts[i].k_BLGD, can);
+    gradients.emplace_back(sums.dv_BLGE, calls[i].k, parts[i].v_BLGE, can);
+    grads.push_back(
+        {gradients[first].memory, gradients[first + 1].memory, gradients[first + 2].memory});
   }
   native.backward(parts, inputs.score.scale, above, grads);
-  for (const GradRows& rows : made) rows.add_to_sum();
+  for (const NativeGradRows& rows : gradients) rows.add_to_sum();
 }
 
 }  // namespace
@@ -199,7 +200,8 @@ std::shared_ptr<const Prepared> AdaptedKernel::run_prepare(const Pairs& pairs) c
 void AdaptedKernel::run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const {
   clear_init(carry);
   const auto calls = calls_of(pairs, native_.abilities());
-  for (const Heads& heads : heads_of(pairs.heads, inputs.q_BLHD.size(2), inputs.k_BLGD.size(2))) {
+  for (const NativeHeads& heads :
+       heads_of(pairs.heads, inputs.q_BLHD.size(2), inputs.k_BLGD.size(2))) {
     const Partial part{of(carry.out_BLHE, heads.q), of(carry.lse_BLH, heads.q)};
     for (const Together& together : calls->calls) {
       attend_heads(native_, together, part_of(inputs, heads), part);
@@ -216,7 +218,8 @@ void AdaptedKernel::run_attend_grad(const Pairs& pairs, const Inputs& inputs,
   NativeAttention::Upstream above{.dout_BLHE = upstream.dout_BLHE, .lse_BLH = upstream.lse_BLH};
   (can.takes_delta ? above.delta_BLH : above.out_BLHE) =
       can.takes_delta ? upstream.delta_BLH : stand_in_of(upstream.dout_BLHE, upstream.delta_BLH);
-  for (const Heads& heads : heads_of(pairs.heads, inputs.q_BLHD.size(2), inputs.k_BLGD.size(2))) {
+  for (const NativeHeads& heads :
+       heads_of(pairs.heads, inputs.q_BLHD.size(2), inputs.k_BLGD.size(2))) {
     const auto q_heads = [&](const at::Tensor& x) {
       return x.defined() ? of(x, heads.q) : at::Tensor();
     };

@@ -9,7 +9,7 @@ namespace armillary::kernel {
 
 /// A Kernel that fills in the abilities that `native` lacks (native_attention.h):
 ///
-///   - a mask becomes several calls with masks that `native` takes (native_calls.cpp);
+///   - a mask becomes several calls with masks that `native` takes (native_attention.h);
 ///   - without `carries`, the native result is a separate partial, which is merged;
 ///   - without `adds_gradients`, native gradients are separate tensors, which are added;
 ///   - without `takes_delta`, backward gets dout * delta / |dout|^2 in place of the output. Its

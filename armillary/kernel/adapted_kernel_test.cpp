@@ -37,18 +37,18 @@ bool sees(const NativeCall& call, std::int64_t i, std::int64_t j) {
 /// Number of calls that see each pair of rows, by query row, then key row.
 std::vector<int> times_seen(const std::vector<std::vector<NativeCall>>& calls, std::int64_t q_rows,
                             std::int64_t k_rows) {
-  std::vector<int> seen(static_cast<std::size_t>(q_rows * k_rows), 0);
+  std::vector<int> marks(static_cast<std::size_t>(q_rows * k_rows), 0);
   for (const std::vector<NativeCall>& together : calls) {
     for (const NativeCall& call : together) {
       for (std::int64_t i = 0; i < call.q.count; ++i) {
         for (std::int64_t j = 0; j < call.k.count; ++j) {
           if (!sees(call, i, j)) continue;
-          ++seen[static_cast<std::size_t>(row_at(call.q, i) * k_rows + row_at(call.k, j))];
+          ++marks[static_cast<std::size_t>(row_at(call.q, i) * k_rows + row_at(call.k, j))];
         }
       }
     }
   }
-  return seen;
+  return marks;
 }
 
 void expect_each_pair_once(const Pairs& pairs, const Abilities& can, const std::string& what) {
@@ -159,10 +159,10 @@ TEST(AdaptedKernel, EqualsOneSoftmaxWithAnyAbilities) {
     deal.q_heads = heads.ranges;
     deal.max_logit = false;
     Results required = naive_attention(x, mask, 0.4);
-    const Results given = dealt_attention(kernel, x, mask, deal, 0.4);
-    required.dsinks_H = given.dsinks_H;
-    required.max_logit_H = given.max_logit_H;
-    expect_near(given, required, 1e-12, fmt::format("{} seed {}", text, seed));
+    const Results results = dealt_attention(kernel, x, mask, deal, 0.4);
+    required.dsinks_H = results.dsinks_H;
+    required.max_logit_H = results.max_logit_H;
+    expect_near(results, required, 1e-12, fmt::format("{} seed {}", text, seed));
   };
   const std::vector<Abilities> all = all_abilities();
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -188,11 +188,11 @@ TEST(AdaptedKernel, RoundsOnceACall) {
                   .q_heads = {{0, 2}},
                   .max_logit = false};
   Results required = naive_attention(x, mask, 0.4);
-  const Results given = dealt_attention(kernel, x, mask, deal, 0.4);
-  required.dsinks_H = given.dsinks_H;
-  required.max_logit_H = given.max_logit_H;
-  expect_near(given, required, 0x1p-6, "bf16");
-  EXPECT_GT(relative_error(given.dk_BSGD, required.dk_BSGD), 0x1p-12);
+  const Results results = dealt_attention(kernel, x, mask, deal, 0.4);
+  required.dsinks_H = results.dsinks_H;
+  required.max_logit_H = results.max_logit_H;
+  expect_near(results, required, 0x1p-6, "bf16");
+  EXPECT_GT(relative_error(results.dk_BSGD, required.dk_BSGD), 0x1p-12);
 }
 
 // If the library merges and adds itself, its results stay in the accumulator dtype. This also holds
@@ -207,10 +207,10 @@ TEST(AdaptedKernel, RoundsNothingThatIsMergedOrAdded) {
                   .max_logit = false};
   const LimitedAttention native(
       {.carries = true, .adds_gradients = true, .rounds = true, .causal = true});
-  const Results given = dealt_attention(AdaptedKernel(native), x, mask, deal, 0.4);
+  const Results results = dealt_attention(AdaptedKernel(native), x, mask, deal, 0.4);
   const LimitedAttention exact({.carries = true, .adds_gradients = true, .causal = true});
   const Results required = dealt_attention(AdaptedKernel(exact), x, mask, deal, 0.4);
-  expect_near(given, required, 0, "the stand-in of Out apart, nothing is rounded");
+  expect_near(results, required, 0, "the stand-in of Out apart, nothing is rounded");
 }
 
 }  // namespace

@@ -2,10 +2,14 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "armillary/kernel/cpu/cpu_flags.h"
+#include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/testing/dealt_attention.h"
 
 #if defined(__x86_64__)
@@ -23,8 +27,8 @@ TileConfig config_at_hand() {
   return config;
 }
 
-void configure(const TileConfig& given) {
-  alignas(64) const TileConfig config = given;
+void configure(const TileConfig& tiles) {
+  alignas(64) const TileConfig config = tiles;
   asm volatile("ldtilecfg %0" ::"m"(config));
 }
 
@@ -43,6 +47,12 @@ class Amx : public testing::Test {
   void SetUp() override {
     const std::string missing = cpu::missing_for("amx");
     if (!missing.empty()) GTEST_SKIP() << "[SKIP] amx: " << missing;
+    const auto is_amx = [](const cpu::IsaKernels* isa) {
+      return std::string_view(isa->name) == "amx";
+    };
+    if (std::ranges::none_of(cpu::all_isas(), is_amx)) {
+      GTEST_SKIP() << "[SKIP] amx is not compiled in, as with sanitizers";
+    }
   }
   void TearDown() override {
     if (!IsSkipped()) asm volatile("tilerelease");

@@ -45,24 +45,24 @@ class Checker {
  public:
   Checker(const char* where, const at::Tensor& q_BLHD) : where_(where), device_(q_BLHD.device()) {}
 
-  /// `given` has this shape and dtype, and the device of q.
-  void expect(const char* name, const at::Tensor& given, at::IntArrayRef shape,
+  /// `result` has this shape and dtype, and the device of q.
+  void expect(const char* name, const at::Tensor& result, at::IntArrayRef shape,
               at::ScalarType dtype) const {
-    if (given.sizes() != shape || given.scalar_type() != dtype) {
+    if (result.sizes() != shape || result.scalar_type() != dtype) {
       fail<InvalidArgument>("{}: {} is {} [{}]; {} [{}] is required", where_, name,
-                            c10::toString(given.scalar_type()), fmt::join(given.sizes(), ", "),
+                            c10::toString(result.scalar_type()), fmt::join(result.sizes(), ", "),
                             c10::toString(dtype), fmt::join(shape, ", "));
     }
-    if (given.device() != device_) {
+    if (result.device() != device_) {
       fail<InvalidArgument>("{}: {} is on {}; {} like q_BLHD is required", where_, name,
-                            given.device().str(), device_.str());
+                            result.device().str(), device_.str());
     }
   }
 
-  void expect_4d(const char* name, const at::Tensor& given) const {
-    if (given.dim() != 4) {
+  void expect_4d(const char* name, const at::Tensor& result) const {
+    if (result.dim() != 4) {
       fail<InvalidArgument>("{}: {} has shape [{}]; 4 dims are required", where_, name,
-                            fmt::join(given.sizes(), ", "));
+                            fmt::join(result.sizes(), ", "));
     }
   }
 
@@ -113,14 +113,14 @@ Checker checker_of(const char* where, const Pairs& pairs, const Inputs& inputs) 
 /// Checks the results of a call for its queries: out of this dtype, lse and max_logit in the
 /// accumulator. `names` are those of the three tensors in error texts.
 void expect_rows(const Checker& checker, const std::array<const char*, 3>& names,
-                 const Inputs& inputs, at::ScalarType dtype, const AttentionOutput& given) {
+                 const Inputs& inputs, at::ScalarType dtype, const AttentionOutput& output) {
   const at::Tensor& q = inputs.q_BLHD;
   const at::ScalarType acc = accumulator(q.scalar_type());
-  checker.expect(names[0], given.out_BLHE, {q.size(0), q.size(1), q.size(2), inputs.v_BLGE.size(3)},
-                 dtype);
-  checker.expect(names[1], given.lse_BLH, {q.size(0), q.size(1), q.size(2)}, acc);
-  if (!given.max_logit_H.defined()) return;
-  checker.expect(names[2], given.max_logit_H, {q.size(2)}, acc);
+  checker.expect(names[0], output.out_BLHE,
+                 {q.size(0), q.size(1), q.size(2), inputs.v_BLGE.size(3)}, dtype);
+  checker.expect(names[1], output.lse_BLH, {q.size(0), q.size(1), q.size(2)}, acc);
+  if (!output.max_logit_H.defined()) return;
+  checker.expect(names[2], output.max_logit_H, {q.size(2)}, acc);
 }
 
 /// Checks the upstream tensors and the gradients, which have this dtype.

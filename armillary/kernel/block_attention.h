@@ -27,7 +27,7 @@
 
 #include "armillary/kernel/merge.h"
 #include "armillary/kernel/score.h"
-#include "armillary/plan/mask.h"
+#include "armillary/plan/mask/mask.h"
 #include "armillary/plan/runs.h"
 
 namespace armillary::kernel {

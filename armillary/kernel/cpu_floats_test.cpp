@@ -75,12 +75,12 @@ TEST_P(CpuFloats, ScoresThatOnlyTheScaleBringsBack) {
     x.q_BSHD.mul_(size);
     x.k_BSGD.mul_(size);
     const double scale = 0.125 / (size * size);
-    const Results given =
+    const Results results =
         dealt_attention(kernel(), x, mask, at_once(mask, 2), Score{.scale = scale});
     const Results exact = in_fp64(x, mask, scale);
-    EXPECT_LE(relative_error(given.out_BSHE, exact.out_BSHE), 1e-5) << size;
-    EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5) << size;
-    EXPECT_LE(relative_error(given.dv_BSGE, exact.dv_BSGE), 1e-5) << size;
+    EXPECT_LE(relative_error(results.out_BSHE, exact.out_BSHE), 1e-5) << size;
+    EXPECT_LE(relative_error(results.lse_BSH, exact.lse_BSH), 1e-5) << size;
+    EXPECT_LE(relative_error(results.dv_BSGE, exact.dv_BSGE), 1e-5) << size;
   }
 }
 
@@ -97,8 +97,8 @@ TEST_P(CpuFloats, SmallEqualWeightsAddUp) {
     const Deal deal{
         .q_blocks = {run(0, 1)}, .k_blocks = {run(0, 1000), run(1000, 3000)}, .q_heads = {{0, 1}}};
     const double exact = std::log1p(2999 * std::exp(score));
-    const Results given = dealt_attention(kernel(), x, mask, deal, Score{.scale = 1});
-    EXPECT_NEAR(given.lse_BSH.item<double>(), exact, 1e-6 * exact) << score;
+    const Results results = dealt_attention(kernel(), x, mask, deal, Score{.scale = 1});
+    EXPECT_NEAR(results.lse_BSH.item<double>(), exact, 1e-6 * exact) << score;
   }
 }
 
@@ -111,16 +111,17 @@ TEST_P(CpuFloats, InfiniteFactorsAreThoseOfTheReference) {
   x.q_BSHD.select(3, 5).fill_(0.5);
   x.k_BSGD.select(1, 66).select(2, 5).fill_(-kInf);
   x.v_BSGE.select(1, 40).select(2, 7).fill_(kInf);
-  const Results given = dealt_attention(kernel(), x, mask, at_once(mask, 2), Score{.scale = 0.125});
+  const Results results =
+      dealt_attention(kernel(), x, mask, at_once(mask, 2), Score{.scale = 0.125});
   const Results exact = in_fp64(x, mask);
   const auto same = [](const at::Tensor& a, const at::Tensor& b) {
     return at::allclose(a.to(at::kDouble), b, 1e-4, 1e-5, /*equal_nan=*/true);
   };
-  EXPECT_TRUE(same(given.out_BSHE, exact.out_BSHE));
-  EXPECT_TRUE(same(given.lse_BSH, exact.lse_BSH));
-  EXPECT_TRUE(same(given.dv_BSGE, exact.dv_BSGE));
-  EXPECT_TRUE(given.out_BSHE.isinf().any().item<bool>());
-  EXPECT_FALSE(given.out_BSHE.isnan().any().item<bool>());
+  EXPECT_TRUE(same(results.out_BSHE, exact.out_BSHE));
+  EXPECT_TRUE(same(results.lse_BSH, exact.lse_BSH));
+  EXPECT_TRUE(same(results.dv_BSGE, exact.dv_BSGE));
+  EXPECT_TRUE(results.out_BSHE.isinf().any().item<bool>());
+  EXPECT_FALSE(results.out_BSHE.isnan().any().item<bool>());
 
   x.q_BSHD.select(1, 20).select(2, 5).fill_(-kInf);
   x.k_BSGD.select(1, 66).select(2, 5).fill_(0.25);

@@ -71,11 +71,11 @@ TEST_P(CpuGrowingScores, EqualTheReferenceInFp64) {
         for (const Deal& deal : {at_once, striped}) {
           const std::string where = fmt::format("{}, {}, {}, {} blocks", text, shape,
                                                 c10::toString(dtype), deal.k_blocks.size());
-          const Results given = dealt_attention(kernel(), x, mask, deal, 0.125);
+          const Results results = dealt_attention(kernel(), x, mask, deal, 0.125);
           // dQ and dK are differences of nearly equal terms, so their errors tell little.
-          EXPECT_LE(relative_error(given.out_BSHE, required.out_BSHE), tolerance(dtype)) << where;
-          EXPECT_LE(relative_error(given.lse_BSH, required.lse_BSH), 1e-5) << where;
-          EXPECT_LE(relative_error(given.dv_BSGE, required.dv_BSGE), tolerance(dtype)) << where;
+          EXPECT_LE(relative_error(results.out_BSHE, required.out_BSHE), tolerance(dtype)) << where;
+          EXPECT_LE(relative_error(results.lse_BSH, required.lse_BSH), 1e-5) << where;
+          EXPECT_LE(relative_error(results.dv_BSGE, required.dv_BSGE), tolerance(dtype)) << where;
         }
       }
     }
@@ -91,9 +91,9 @@ TEST_P(CpuGrowingScores, RandomScores) {
     const Results exact = shared_results(text, [&] {
       return dealt_attention(reference(), to_double(x), mask, unasked(mask, 2), 0.5);
     });
-    const Results given = dealt_attention(kernel(), x, mask, unasked(mask, 2), 0.5);
-    EXPECT_LE(relative_error(given.out_BSHE, exact.out_BSHE), 0x1p-7) << text;
-    EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5) << text;
+    const Results results = dealt_attention(kernel(), x, mask, unasked(mask, 2), 0.5);
+    EXPECT_LE(relative_error(results.out_BSHE, exact.out_BSHE), 0x1p-7) << text;
+    EXPECT_LE(relative_error(results.lse_BSH, exact.lse_BSH), 1e-5) << text;
   }
 }
 
@@ -110,10 +110,11 @@ TEST_P(CpuGrowingScores, SlowGrowth) {
     const at::Tensor key = at::arange(16384).view({1, -1, 1});
     x.k_BSGD.select(3, 0).copy_(key.floor_divide(128));
     x.k_BSGD.select(3, 1).copy_(key.remainder(128));
-    const Results given = dealt_attention(kernel(), x, mask, unasked(mask, 1), 1);
+    const Results results = dealt_attention(kernel(), x, mask, unasked(mask, 1), 1);
     const Results exact = dealt_attention(reference(), to_double(x), mask, unasked(mask, 1), 1);
-    EXPECT_LE(relative_error(given.out_BSHE, exact.out_BSHE), dtype == at::kFloat ? 1e-5 : 0x1p-7);
-    EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5);
+    EXPECT_LE(relative_error(results.out_BSHE, exact.out_BSHE),
+              dtype == at::kFloat ? 1e-5 : 0x1p-7);
+    EXPECT_LE(relative_error(results.lse_BSH, exact.lse_BSH), 1e-5);
   }
 }
 

@@ -127,7 +127,7 @@ class Raised {
   at::Tensor rows_H_;
 };
 
-cpu::Upstream upstream_of(const at::Tensor& dout_BLHE, const OutputGrads& upstream) {
+cpu::RowUpstream upstream_of(const at::Tensor& dout_BLHE, const OutputGrads& upstream) {
   return {.dout = input_of(dout_BLHE),
           .lse = output_of(upstream.lse_BLH),
           .delta = output_of(upstream.delta_BLH)};
@@ -196,8 +196,8 @@ class CpuKernel final : public Kernel {
 
   /// Block masks that prepare() made, or new ones for this call.
   std::shared_ptr<const BlockMasks> block_masks(const Pairs& pairs) const {
-    auto given = std::dynamic_pointer_cast<const BlockMasks>(pairs.prepared);
-    return given ? given : std::make_shared<const BlockMasks>(isa_, pairs);
+    auto value = std::dynamic_pointer_cast<const BlockMasks>(pairs.prepared);
+    return value ? value : std::make_shared<const BlockMasks>(isa_, pairs);
   }
 
   std::int64_t max_dim() const override { return cpu::kMaxDim; }

@@ -19,8 +19,8 @@ INSTANTIATE_TEST_SUITE_P(Isas, CpuLongSums, testing::ValuesIn(isa_names()),
                          [](const auto& test) { return test.param; });
 
 /// Largest error over the largest value.
-double error_of(const at::Tensor& given, const at::Tensor& exact) {
-  return (given.to(at::kDouble) - exact).abs().max().item<double>() /
+double error_of(const at::Tensor& result, const at::Tensor& exact) {
+  return (result.to(at::kDouble) - exact).abs().max().item<double>() /
          exact.abs().max().item<double>();
 }
 
@@ -40,9 +40,9 @@ TEST_P(CpuLongSums, OfValuesOverKeys) {
   const plan::Mask mask = plan::full_mask({.q = 6, .kv = kKeys});
   const Sequences x = equal_scores(mask);
   const Deal deal{.q_blocks = {run(0, 6)}, .k_blocks = {run(0, kKeys)}, .q_heads = {{0, 1}}};
-  const Results given = dealt_attention(kernel(), x, mask, deal, Score{.scale = 1});
+  const Results results = dealt_attention(kernel(), x, mask, deal, Score{.scale = 1});
   const at::Tensor mean = x.v_BSGE.to(at::kDouble).mean(1, /*keepdim=*/true);
-  EXPECT_LE(error_of(given.out_BSHE, mean.expand_as(given.out_BSHE)), bound());
+  EXPECT_LE(error_of(results.out_BSHE, mean.expand_as(results.out_BSHE)), bound());
 }
 
 TEST_P(CpuLongSums, OfGradientsOverQueries) {
@@ -50,17 +50,17 @@ TEST_P(CpuLongSums, OfGradientsOverQueries) {
   const plan::Mask mask = plan::full_mask({.q = kQueries, .kv = 6});
   const Sequences x = equal_scores(mask);
   const Deal deal{.q_blocks = {run(0, kQueries)}, .k_blocks = {run(0, 6)}, .q_heads = {{0, 1}}};
-  const Results given = dealt_attention(kernel(), x, mask, deal, Score{.scale = 1});
+  const Results results = dealt_attention(kernel(), x, mask, deal, Score{.scale = 1});
   // Each of six keys has a sixth of every query's weight.
   const at::Tensor dv = x.dout_BSHE.to(at::kDouble).sum(1, /*keepdim=*/true) / 6;
-  EXPECT_LE(error_of(given.dv_BSGE, dv.expand_as(given.dv_BSGE)), bound());
+  EXPECT_LE(error_of(results.dv_BSGE, dv.expand_as(results.dv_BSGE)), bound());
   // dP - Delta, with the same query everywhere.
   const at::Tensor dout = x.dout_BSHE.to(at::kDouble).squeeze(0).squeeze(1);  // [S, E]
   const at::Tensor v = x.v_BSGE.to(at::kDouble).squeeze(0).squeeze(1);        // [6, E]
   const at::Tensor dp = at::matmul(dout, v.t());
   const at::Tensor ds = (dp - dp.mean(1, true)) / 6;
   const at::Tensor dk = 0.25 * ds.sum(0).view({1, 6, 1, 1});
-  EXPECT_LE(error_of(given.dk_BSGD, dk.expand_as(given.dk_BSGD)), 4 * bound());
+  EXPECT_LE(error_of(results.dk_BSGD, dk.expand_as(results.dk_BSGD)), 4 * bound());
 }
 
 }  // namespace

@@ -36,21 +36,21 @@ TEST_P(CpuMath, RoundsAsPyTorchDoes) {
     x.push_back(value);
   }
   const auto count = static_cast<int>(x.size());
-  const at::Tensor given = at::from_blob(x.data(), {count}, at::kFloat);
+  const at::Tensor result = at::from_blob(x.data(), {count}, at::kFloat);
   for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
     const at::Tensor rounded = at::zeros({count}, dtype);
     isa().write_rows[cpu::index_of(element_of(dtype))](
         {.data = x.data(), .count = 1, .width = count}, rounded.mutable_data_ptr(), 0);
-    const at::Tensor required = given.to(dtype);
+    const at::Tensor required = result.to(dtype);
     EXPECT_TRUE(at::equal(rounded.isnan(), required.isnan())) << dtype;
     EXPECT_TRUE(at::equal(rounded.nan_to_num(0), required.nan_to_num(0))) << dtype;
   }
 }
 
 /// Error in units of the last place of a float near `exact`; subnormals have the smallest unit.
-double ulp_error(float given, long double exact) {
+double ulp_error(float value, long double exact) {
   const int exponent = std::max(std::ilogb(static_cast<float>(exact)), -126);
-  return static_cast<double>(std::abs(given - exact) / std::ldexp(1.0L, exponent - 23));
+  return static_cast<double>(std::abs(value - exact) / std::ldexp(1.0L, exponent - 23));
 }
 
 // Every 97th float from -87 to 88, and values beyond that range.

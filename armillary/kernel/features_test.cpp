@@ -142,12 +142,12 @@ TEST_P(FeatureRules, SlopesAndSinksEqualPyTorch) {
   const Features features = features_of(kAlibi + kSinks, 4, 0.3);
   const Sequences x = random_sequences({.heads = 4, .kv_heads = 4}, mask, dtype(), 31);
   const Results torch = torch_attention(x, mask, features);
-  const Results given = dealt(x, mask, one_deal(mask, 4), features);
-  EXPECT_LE(relative_error(given.out_BSHE, torch.out_BSHE), tolerance(dtype()));
-  EXPECT_LE(relative_error(given.dq_BSHD, torch.dq_BSHD), tolerance(dtype()));
-  EXPECT_LE(relative_error(given.dk_BSGD, torch.dk_BSGD), tolerance(dtype()));
-  EXPECT_LE(relative_error(given.dv_BSGE, torch.dv_BSGE), tolerance(dtype()));
-  EXPECT_LE(relative_error(given.dsinks_H, torch.dsinks_H), tolerance(dtype()));
+  const Results results = dealt(x, mask, one_deal(mask, 4), features);
+  EXPECT_LE(relative_error(results.out_BSHE, torch.out_BSHE), tolerance(dtype()));
+  EXPECT_LE(relative_error(results.dq_BSHD, torch.dq_BSHD), tolerance(dtype()));
+  EXPECT_LE(relative_error(results.dk_BSGD, torch.dk_BSGD), tolerance(dtype()));
+  EXPECT_LE(relative_error(results.dv_BSGE, torch.dv_BSGE), tolerance(dtype()));
+  EXPECT_LE(relative_error(results.dsinks_H, torch.dsinks_H), tolerance(dtype()));
 }
 
 // With features, the error against fp64 is at most 2.5 times that of PyTorch in the same dtype.
@@ -158,12 +158,12 @@ TEST_P(FeatureRules, Bf16IsAsGoodAsPyTorch) {
       random_sequences({.heads = 2, .kv_heads = 2, .head_dim = 32}, mask, at::kBFloat16, 37);
   const Results torch = torch_attention(x, mask, features);
   const Results exact = naive(x, mask, features);
-  Results given = dealt(x, mask, one_deal(mask, 2), features);
-  for (at::Tensor* grad : {&given.dq_BSHD, &given.dk_BSGD, &given.dv_BSGE}) {
+  Results results = dealt(x, mask, one_deal(mask, 2), features);
+  for (at::Tensor* grad : {&results.dq_BSHD, &results.dk_BSGD, &results.dv_BSGE}) {
     *grad = grad->to(at::kBFloat16);  // as the last copy of a plan does
   }
   const auto expect = [&](const char* name, at::Tensor Results::*field) {
-    EXPECT_LE(relative_error(given.*field, exact.*field),
+    EXPECT_LE(relative_error(results.*field, exact.*field),
               2.5 * relative_error(torch.*field, exact.*field))
         << name;
   };
@@ -184,13 +184,13 @@ TEST_P(FeatureRules, GradientsEqualFiniteDifferences) {
     const Sequences x = random_sequences({.heads = 2, .kv_heads = 1, .head_dim = 2, .value_dim = 3},
                                          mask, at::kDouble, 41);
     const Deal deal = one_deal(mask, 2);
-    const Results given = dealt(x, mask, deal, features);
+    const Results results = dealt(x, mask, deal, features);
     const auto loss = [&] {
       return (dealt(x, mask, deal, features).out_BSHE * x.dout_BSHE).sum().item<double>();
     };
     std::vector<std::pair<at::Tensor, at::Tensor>> leaves = {
-        {x.q_BSHD, given.dq_BSHD}, {x.k_BSGD, given.dk_BSGD}, {x.v_BSGE, given.dv_BSGE}};
-    if (features.sinks_H.defined()) leaves.emplace_back(features.sinks_H, given.dsinks_H);
+        {x.q_BSHD, results.dq_BSHD}, {x.k_BSGD, results.dk_BSGD}, {x.v_BSGE, results.dv_BSGE}};
+    if (features.sinks_H.defined()) leaves.emplace_back(features.sinks_H, results.dsinks_H);
     for (const auto& [input, gradient] : leaves) {
       expect_finite_differences(input, gradient, loss, describe_features(set));
     }
@@ -255,13 +255,13 @@ TEST_P(FeatureRules, LargeScoresDoNotOverflow) {
   Features capped = features_of(kSinks, 1, 1);
   capped.score.softcap = 30;
   capped.sinks_H.fill_(29.5);
-  const Results given = dealt(x, mask, one_deal(mask, 1), capped);
+  const Results results = dealt(x, mask, one_deal(mask, 1), capped);
   const Results required = naive(x, mask, capped);
-  EXPECT_LE(relative_error(given.out_BSHE, required.out_BSHE), 1e-5);
-  EXPECT_LE(relative_error(given.lse_BSH, required.lse_BSH), 1e-5);
-  EXPECT_LE(relative_error(given.dv_BSGE, required.dv_BSGE), 1e-5);
-  EXPECT_LE(relative_error(given.dsinks_H, required.dsinks_H), 1e-5);
-  EXPECT_TRUE(at::equal(given.dq_BSHD, at::zeros_like(given.dq_BSHD)));  // 1e-289, saturated
+  EXPECT_LE(relative_error(results.out_BSHE, required.out_BSHE), 1e-5);
+  EXPECT_LE(relative_error(results.lse_BSH, required.lse_BSH), 1e-5);
+  EXPECT_LE(relative_error(results.dv_BSGE, required.dv_BSGE), 1e-5);
+  EXPECT_LE(relative_error(results.dsinks_H, required.dsinks_H), 1e-5);
+  EXPECT_TRUE(at::equal(results.dq_BSHD, at::zeros_like(results.dq_BSHD)));  // 1e-289, saturated
 
   constexpr std::int64_t kFar = 10'000'000;
   const Mask far = plan::full_mask({.q = kFar, .kv = kFar});
@@ -322,9 +322,9 @@ TEST_P(FeatureRules, ANaNScoreIsTheLargestLogitBesideAnySink) {
   for (const bool all : {false, true}) {
     const Deal deal{
         .q_blocks = {run(0, 9)}, .k_blocks = {run(0, 9)}, .q_heads = {{0, 4}}, .all = all};
-    const Results given =
+    const Results results =
         dealt_attention(kernel(), x, mask, deal, Features{{.scale = 0.3}, sinks_H});
-    EXPECT_TRUE(given.max_logit_H.isnan().all().item<bool>()) << given.max_logit_H << all;
+    EXPECT_TRUE(results.max_logit_H.isnan().all().item<bool>()) << results.max_logit_H << all;
   }
 }
 

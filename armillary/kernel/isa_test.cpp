@@ -84,13 +84,13 @@ struct ChoiceCase {
   std::string taken;
 };
 
-std::vector<IsaFacts> facts_of(const ChoiceCase& given) {
-  return {{.name = "amx", .missing = given.amx},
+std::vector<IsaFacts> facts_of(const ChoiceCase& example) {
+  return {{.name = "amx", .missing = example.amx},
           {.name = "avx512_bf16",
-           .missing = given.avx512_bf16,
-           .fp32_gflops = given.fp32,
-           .bf16_gflops = given.bf16},
-          {.name = "avx512", .missing = given.avx512},
+           .missing = example.avx512_bf16,
+           .fp32_gflops = example.fp32,
+           .bf16_gflops = example.bf16},
+          {.name = "avx512", .missing = example.avx512},
           {.name = "avx2"},
           {.name = "portable"},
           {.name = "emulated"}};
@@ -109,10 +109,11 @@ TEST(ChooseIsa, ByRatesAndWhatRuns) {
       {no, no, "", 0, 0, "avx512"},
       {no, no, no, 0, 0, "avx2"},
   };
-  for (const ChoiceCase& given : cases) {
-    const std::vector<IsaFacts> facts = facts_of(given);
-    EXPECT_EQ(facts[choose_isa(facts)].name, given.taken)
-        << given.amx << "; " << given.avx512_bf16 << "; " << given.fp32 << " " << given.bf16;
+  for (const ChoiceCase& example : cases) {
+    const std::vector<IsaFacts> facts = facts_of(example);
+    EXPECT_EQ(facts[choose_isa(facts)].name, example.taken)
+        << example.amx << "; " << example.avx512_bf16 << "; " << example.fp32 << " "
+        << example.bf16;
   }
 }
 

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "armillary/plan/mask.h"
+#include "armillary/plan/mask/mask.h"
 #include "armillary/plan/runs.h"
 
 namespace armillary::kernel {

@@ -100,20 +100,20 @@ RC_GTEST_PROP(FindMaskTiles, HoldEveryVisiblePairOnceAndNothingWithoutOne, ()) {
     const Strip& k = mask_tiles.k[mask_tile.k];
     const auto q_positions = plan::positions(q.runs);
     const auto k_positions = plan::positions(k.runs);
-    std::vector<int> seen(q_positions.size() * k_positions.size(), 0);
+    std::vector<int> marks(q_positions.size() * k_positions.size(), 0);
     for (const auto& [q_row, k_rows] : visible_keys(mask, q, k)) {
       for (std::int64_t k_row = k_rows.begin; k_row < k_rows.end; ++k_row) {
-        ++seen.at(q_row * k_positions.size() + k_row);
+        ++marks.at(q_row * k_positions.size() + k_row);
       }
     }
-    for (std::size_t i = 0; i < seen.size(); ++i) {
+    for (std::size_t i = 0; i < marks.size(); ++i) {
       const auto q_position = q_positions[i / k_positions.size()];
       const auto k_position = k_positions[i % k_positions.size()];
-      RC_ASSERT(seen[i] == (mask.visible(q_position, k_position) ? 1 : 0));
+      RC_ASSERT(marks[i] == (mask.visible(q_position, k_position) ? 1 : 0));
     }
-    const std::size_t visible = std::count(seen.begin(), seen.end(), 1);
+    const std::size_t visible = std::count(marks.begin(), marks.end(), 1);
     RC_ASSERT(visible > 0U);
-    RC_ASSERT(mask_tile.whole == (visible == seen.size()));
+    RC_ASSERT(mask_tile.whole == (visible == marks.size()));
     area += static_cast<std::int64_t>(visible);
   }
   RC_ASSERT(area == mask.area(q_runs, k_runs));

@@ -18,11 +18,11 @@
 namespace armillary::kernel {
 namespace {
 
-void expect_alike(const char* where, const char* what, const at::Tensor& given,
+void expect_alike(const char* where, const char* what, const at::Tensor& result,
                   const at::Tensor& required) {
-  if (given.sizes() != required.sizes()) {
+  if (result.sizes() != required.sizes()) {
     fail<InvalidArgument>("{}: {} has shape [{}]; [{}] is required", where, what,
-                          fmt::join(given.sizes(), ", "), fmt::join(required.sizes(), ", "));
+                          fmt::join(result.sizes(), ", "), fmt::join(required.sizes(), ", "));
   }
 }
 
@@ -32,12 +32,12 @@ at::Tensor lead(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).masked_fill_(a == b, 0);
 }
 
-/// `given` has the shape of x without its last dim, as lse has that of out.
-void expect_alike_but_last(const char* where, const char* what, const at::Tensor& given,
+/// `result` has the shape of x without its last dim, as lse has that of out.
+void expect_alike_but_last(const char* where, const char* what, const at::Tensor& result,
                            const at::Tensor& x) {
-  if (x.dim() == 0 || given.sizes() != x.sizes().slice(0, x.dim() - 1)) {
+  if (x.dim() == 0 || result.sizes() != x.sizes().slice(0, x.dim() - 1)) {
     fail<InvalidArgument>("{}: {} has shape [{}]; [{}] without its last dim is required", where,
-                          what, fmt::join(given.sizes(), ", "), fmt::join(x.sizes(), ", "));
+                          what, fmt::join(result.sizes(), ", "), fmt::join(x.sizes(), ", "));
   }
 }
 

@@ -138,8 +138,8 @@ TEST(Merge, Fp32RowsEqualFp64) {
     merge(acc, other);
     EXPECT_LE(relative_error(acc.out_BLHE, exact.out_BLHE), 5e-7) << width;
     EXPECT_TRUE(at::equal(acc.lse_BLH == -kInf, exact.lse_BLH == -kInf)) << width;
-    const auto seen = [](const at::Tensor& lse) { return lse.masked_fill(lse == -kInf, 0); };
-    EXPECT_LE(relative_error(seen(acc.lse_BLH), seen(exact.lse_BLH)), 5e-7) << width;
+    const auto visible = [](const at::Tensor& lse) { return lse.masked_fill(lse == -kInf, 0); };
+    EXPECT_LE(relative_error(visible(acc.lse_BLH), visible(exact.lse_BLH)), 5e-7) << width;
   }
 }
 

@@ -261,20 +261,20 @@ TEST_P(PyTorch, EqualKeysGiveTheMeanOfValues) {
     x.k_BSGD.copy_(x.k_BSGD.narrow(1, 0, 1).clone().expand_as(x.k_BSGD));
     const Deal deal{
         .q_blocks = {run(0, kLength)}, .k_blocks = {run(0, kLength)}, .q_heads = {{0, 2}}};
-    const Results given = dealt_attention(kernel(), x, mask, deal, 0.5);
+    const Results results = dealt_attention(kernel(), x, mask, deal, 0.5);
     const at::Tensor counts_S = at::arange(1, kLength + 1, at::kDouble);
     const at::Tensor counts = counts_S.view({1, -1, 1, 1});
     const at::Tensor mean = x.v_BSGE.to(at::kDouble).cumsum(1) / counts;
     const double bound = tolerance(dtype);
-    EXPECT_LE(relative_error(given.out_BSHE, mean.expand_as(given.out_BSHE)), bound) << dtype;
+    EXPECT_LE(relative_error(results.out_BSHE, mean.expand_as(results.out_BSHE)), bound) << dtype;
     const at::Tensor score_BSH =
         0.5 * (x.q_BSHD.to(at::kDouble) * x.k_BSGD.to(at::kDouble)).sum(-1);
-    EXPECT_LE(relative_error(given.lse_BSH, score_BSH + counts_S.log().unsqueeze(1)), 1e-5)
+    EXPECT_LE(relative_error(results.lse_BSH, score_BSH + counts_S.log().unsqueeze(1)), 1e-5)
         << dtype;
     // dv of a key is the sum of dout / count over both heads and the queries from it on.
     const at::Tensor share = (x.dout_BSHE.to(at::kDouble) / counts).sum(2, true);
-    EXPECT_LE(relative_error(given.dv_BSGE, share.flip(1).cumsum(1).flip(1)), bound) << dtype;
-    EXPECT_LE(given.dq_BSHD.abs().max().item<double>(), 4 * bound) << dtype;
+    EXPECT_LE(relative_error(results.dv_BSGE, share.flip(1).cumsum(1).flip(1)), bound) << dtype;
+    EXPECT_LE(results.dq_BSHD.abs().max().item<double>(), 4 * bound) << dtype;
   }
 }
 
@@ -294,18 +294,18 @@ TEST_P(PyTorch, TwoQueriesOverTwoKeysByHand) {
     for (const bool all : {false, true}) {
       const Deal deal{
           .q_blocks = {run(0, 2)}, .k_blocks = {run(0, 2)}, .q_heads = {{0, 1}}, .all = all};
-      const Results given = dealt_attention(kernel(), x, mask, deal, 0.5);
+      const Results results = dealt_attention(kernel(), x, mask, deal, 0.5);
       const auto expect = [&](const char* name, const at::Tensor& y, double first, double second) {
         const at::Tensor required = at::tensor({first, second}, at::kDouble).view(y.sizes());
         EXPECT_LE(relative_error(y, required), tolerance(dtype))
             << name << ", " << dtype << ": " << y << " where it is " << required;
       };
-      expect("out", given.out_BSHE, 5, 5.4);
-      expect("lse", given.lse_BSH, std::log(3.0), std::log(5.0));
+      expect("out", results.out_BSHE, 5, 5.4);
+      expect("lse", results.lse_BSH, std::log(3.0), std::log(5.0));
       // dS = P (v - out): -2/3 and 2/3, -0.48 and 0.48.
-      expect("dq", given.dq_BSHD, 2 * ln2 / 3, 0.48 * ln2);
-      expect("dk", given.dk_BSGD, -(2.0 / 3 + 0.96) / 2, (2.0 / 3 + 0.96) / 2);
-      expect("dv", given.dv_BSGE, 8.0 / 15, 22.0 / 15);
+      expect("dq", results.dq_BSHD, 2 * ln2 / 3, 0.48 * ln2);
+      expect("dk", results.dk_BSGD, -(2.0 / 3 + 0.96) / 2, (2.0 / 3 + 0.96) / 2);
+      expect("dv", results.dv_BSGE, 8.0 / 15, 22.0 / 15);
     }
   }
 }

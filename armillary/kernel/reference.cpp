@@ -1,4 +1,4 @@
-// Attention by ATen, one Piece at a time: a mask tile in one batch entry for one KV head.
+// Attention by ATen, one MaskedTile at a time: a mask tile in one batch entry for one KV head.
 //
 // Forward: scores, maximum, weights, output and log-sum-exp of the piece, merged into the carry.
 // Backward: P, dP, dS, and from them dV, dQ and dK. Hidden pairs have score -inf and weight 0; a
@@ -64,7 +64,7 @@ at::Tensor weighted_sum(const at::Tensor& weights_MN, const at::Tensor& x_NX,
 }
 
 /// A mask tile in one batch entry, for one KV head and the query heads that read it.
-struct Piece {
+struct MaskedTile {
   plan::Interval q_rows;
   plan::Interval k_rows;
   plan::Interval q_heads;
@@ -186,7 +186,7 @@ void fill_keep(const Dropout& dropout, const Positions& positions, std::int64_t 
   }
 }
 
-at::Tensor keep_of(const Dropout& dropout, const Positions& positions, const Piece& piece,
+at::Tensor keep_of(const Dropout& dropout, const Positions& positions, const MaskedTile& piece,
                    std::int64_t first_q_head, const at::TensorOptions& options) {
   const at::Tensor keep_LHN = at::empty(
       {std::ssize(positions.q), piece.q_heads.end - piece.q_heads.begin, std::ssize(positions.k)},
@@ -200,7 +200,7 @@ at::Tensor keep_of(const Dropout& dropout, const Positions& positions, const Pie
   return keep_LHN.to(options.device());
 }
 
-/// Calls visit(Piece) for every piece with a visible pair, in a fixed order.
+/// Calls visit(MaskedTile) for every piece with a visible pair, in a fixed order.
 template <class Visit>
 void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
   const at::Tensor& q_BLHD = inputs.q_BLHD;
@@ -216,13 +216,13 @@ void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
   for (const MaskTile& mask_tile : mask_tiles.visible) {
     const Strip& q = mask_tiles.q[mask_tile.q];
     const Strip& k = mask_tiles.k[mask_tile.k];
-    Piece piece{.q_rows = q.rows,
-                .k_rows = k.rows,
-                .q_heads = {},
-                .bias_LIN = {},
-                .slopes_IHI = {},
-                .distance_LIN = {},
-                .keep_LHN = {}};
+    MaskedTile piece{.q_rows = q.rows,
+                     .k_rows = k.rows,
+                     .q_heads = {},
+                     .bias_LIN = {},
+                     .slopes_IHI = {},
+                     .distance_LIN = {},
+                     .keep_LHN = {}};
     // State of the mask tile: bias and distances are the same for all heads and batch entries.
     if (!mask_tile.whole) piece.bias_LIN = bias_of(*pairs.mask, q, k, acc);
     Positions rows;
@@ -254,7 +254,7 @@ void for_each_piece(const Pairs& pairs, const Inputs& inputs, Visit visit) {
 
 /// Scores of a piece as score.h defines them; hidden ones are -inf. `softcap_grad`, if not null,
 /// becomes d score / d (scale <q, k>); without softcap, where that is 1, it stays undefined.
-at::Tensor scores(const Piece& piece, const Score& score, const at::Tensor& q_MD,
+at::Tensor scores(const MaskedTile& piece, const Score& score, const at::Tensor& q_MD,
                   const at::Tensor& k_ND, at::Tensor* softcap_grad = nullptr) {
   const double cap = score.softcap.value_or(1);
   at::Tensor s_MN = products(q_MD, k_ND, score.scale / cap);
@@ -279,7 +279,7 @@ class Reference final : public Kernel {
   void run_attend(const Pairs& pairs, const Inputs& inputs, Partial& carry) const override {
     const c10::NoGradGuard no_grad;
     clear_init(carry);
-    for_each_piece(pairs, inputs, [&](const Piece& piece) {
+    for_each_piece(pairs, inputs, [&](const MaskedTile& piece) {
       at::Tensor p_MN =
           scores(piece, inputs.score, piece.q_side(inputs.q_BLHD), piece.k_side(inputs.k_BLGD));
       // Weights. A row that sees no key has maximum -inf; its weights are exp(-inf - 0) = 0.
@@ -293,8 +293,8 @@ class Reference final : public Kernel {
       const at::Tensor lse_M = (max_MI + sum_MI.log()).squeeze(1);
 
       // Merge into the carry, and the largest scores.
-      Partial seen{piece.queries(carry.out_BLHE), piece.queries(carry.lse_BLH)};
-      merge(seen, {piece.by_token(out_ME), piece.by_token(lse_M)});
+      Partial partial{piece.queries(carry.out_BLHE), piece.queries(carry.lse_BLH)};
+      merge(partial, {piece.by_token(out_ME), piece.by_token(lse_M)});
       if (carry.max_logit_H.defined()) {
         const at::Tensor max_H = carry.max_logit_H.slice(0, piece.q_heads.begin, piece.q_heads.end);
         max_H.copy_(at::maximum(max_H, piece.by_token(max_MI.squeeze(1)).amax(0)));
@@ -307,7 +307,7 @@ class Reference final : public Kernel {
     const c10::NoGradGuard no_grad;
     clear_init(grads);
     const double scale = inputs.score.scale;
-    for_each_piece(pairs, inputs, [&](const Piece& piece) {
+    for_each_piece(pairs, inputs, [&](const MaskedTile& piece) {
       const at::Tensor q_MD = piece.q_side(inputs.q_BLHD);
       const at::Tensor k_ND = piece.k_side(inputs.k_BLGD);
       const at::Tensor dout_ME = piece.q_side(upstream.dout_BLHE);

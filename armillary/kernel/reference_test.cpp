@@ -150,14 +150,14 @@ TEST_P(Rules, HalfPrecisionIsAsGoodAsOneDeviceAttention) {
     const Deal deal{.q_blocks = {run(0, 300)},
                     .k_blocks = {run(200, 300), run(0, 100), run(100, 200)},
                     .q_heads = {{0, 2}}};
-    Results given = dealt_attention(kernel(), x, mask, deal, 0.2);
-    for (at::Tensor* grad : {&given.dq_BSHD, &given.dk_BSGD, &given.dv_BSGE}) {
+    Results results = dealt_attention(kernel(), x, mask, deal, 0.2);
+    for (at::Tensor* grad : {&results.dq_BSHD, &results.dk_BSGD, &results.dv_BSGE}) {
       *grad = grad->to(dtype);  // as the last copy of a plan does
     }
     const Results torch = torch_attention(x, mask, 0.2);
     const Results exact = naive_attention(x, mask, 0.2);
     const auto expect = [&](const char* name, at::Tensor Results::*field) {
-      const double ours = relative_error(given.*field, exact.*field);
+      const double ours = relative_error(results.*field, exact.*field);
       const double theirs = relative_error(torch.*field, exact.*field);
       EXPECT_LE(ours, 2.5 * theirs) << name << ' ' << c10::toString(dtype);
     };
@@ -165,7 +165,7 @@ TEST_P(Rules, HalfPrecisionIsAsGoodAsOneDeviceAttention) {
     expect("dq", &Results::dq_BSHD);
     expect("dk", &Results::dk_BSGD);
     expect("dv", &Results::dv_BSGE);
-    EXPECT_LE(relative_error(given.lse_BSH, exact.lse_BSH), 1e-5) << c10::toString(dtype);
+    EXPECT_LE(relative_error(results.lse_BSH, exact.lse_BSH), 1e-5) << c10::toString(dtype);
   }
 }
 

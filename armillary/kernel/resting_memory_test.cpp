@@ -27,8 +27,8 @@ struct Case {
 
 /// Runs a call on a thread whose workspace is already larger than the call may need, and checks
 /// that it writes only to the part that it may use.
-void expect_no_more_than_it_may(const Case& given) {
-  const auto& [lengths, text, heads, kv_heads] = given;
+void expect_no_more_than_it_may(const Case& example) {
+  const auto& [lengths, text, heads, kv_heads] = example;
   const plan::Mask mask = plan::parse_mask(text, lengths);
   const Sequences x =
       random_sequences({.heads = heads, .kv_heads = kv_heads, .head_dim = kDim, .value_dim = kDim},
@@ -56,11 +56,11 @@ void expect_no_more_than_it_may(const Case& given) {
 // half the memory. With 48 query heads per KV head, one row block exceeds both limits: 200 GFLOP,
 // on the path of the first.
 TEST(RestingMemory, HoldsNoMoreSumsThanItMay) {
-  for (const Case& given : {Case{{.q = 20, .kv = 9001}, "full", 4, 2},
-                            Case{{.q = 9001, .kv = 9001}, "window:left=40,right=9", 2, 1},
-                            Case{{.q = 100, .kv = 9001}, "full", 48, 1}}) {
-    if (sanitizer_samples() && given.heads == 48) continue;
-    std::thread([&] { expect_no_more_than_it_may(given); }).join();
+  for (const Case& example : {Case{{.q = 20, .kv = 9001}, "full", 4, 2},
+                              Case{{.q = 9001, .kv = 9001}, "window:left=40,right=9", 2, 1},
+                              Case{{.q = 100, .kv = 9001}, "full", 48, 1}}) {
+    if (sanitizer_samples() && example.heads == 48) continue;
+    std::thread([&] { expect_no_more_than_it_may(example); }).join();
   }
 }
 

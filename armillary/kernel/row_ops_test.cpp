@@ -38,10 +38,10 @@ INSTANTIATE_TEST_SUITE_P(Isas, RowOps, testing::ValuesIn(isa_names()),
 Partial attended(const at::Tensor& scores_BLHK, const at::Tensor& v_KE, plan::Interval keys,
                  std::int64_t empty) {
   const at::Tensor part = scores_BLHK.slice(-1, keys.begin, keys.end);
-  Partial seen{part.softmax(-1).matmul(v_KE.slice(0, keys.begin, keys.end)), part.logsumexp(-1)};
-  seen.out_BLHE.select(0, 1).slice(0, 0, empty).zero_();
-  seen.lse_BLH.select(0, 1).slice(0, 0, empty).fill_(-kInf);
-  return seen;
+  Partial partial{part.softmax(-1).matmul(v_KE.slice(0, keys.begin, keys.end)), part.logsumexp(-1)};
+  partial.out_BLHE.select(0, 1).slice(0, 0, empty).zero_();
+  partial.lse_BLH.select(0, 1).slice(0, 0, empty).fill_(-kInf);
+  return partial;
 }
 
 // 2 x 70 x 3 rows are not a multiple of the rows of a chunk. In the last batch entry, rows 0 to 9
@@ -91,15 +91,15 @@ TEST_P(RowOps, DeltaIsTheRowSumOfProducts) {
   for_each_width([&](at::ScalarType dtype, std::int64_t width, const std::string& where) {
     const at::Tensor dout = in_slot(at::randn({2, 70, 3, width}).to(dtype));
     const at::Tensor out = in_slot(at::randn({2, 70, 3, width}).to(dtype));
-    const at::Tensor given = in_slot(at::full({2, 70, 3}, kNan, at::kFloat));
+    const at::Tensor result = in_slot(at::full({2, 70, 3}, kNan, at::kFloat));
     cpu::delta(isa(), {},
                {.shape = shape_of(out),
                 .dout = input_of(dout),
                 .out = input_of(out),
                 .element = element_of(dtype),
-                .delta = output_of(given)});
+                .delta = output_of(result)});
     const at::Tensor required = (dout.to(at::kDouble) * out.to(at::kDouble)).sum(-1);
-    EXPECT_LE(relative_error(given, required), 1e-6) << where;
+    EXPECT_LE(relative_error(result, required), 1e-6) << where;
   });
 }
 

@@ -16,9 +16,9 @@ TEST(TorchLink, TheStandardLibraryIsTheSystems) {
   ASSERT_FALSE(at::Tensor().defined());  // So torch is linked.
   using RemoveAll = std::uintmax_t(const std::filesystem::path&);
   RemoveAll* const remove_all = &std::filesystem::remove_all;
-  Dl_info found = {};
-  ASSERT_NE(dladdr(reinterpret_cast<void*>(remove_all), &found), 0);
-  EXPECT_NE(std::string(found.dli_fname).find("libstdc++"), std::string::npos) << found.dli_fname;
+  Dl_info info = {};
+  ASSERT_NE(dladdr(reinterpret_cast<void*>(remove_all), &info), 0);
+  EXPECT_NE(std::string(info.dli_fname).find("libstdc++"), std::string::npos) << info.dli_fname;
 }
 
 }  // namespace

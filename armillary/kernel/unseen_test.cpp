@@ -90,16 +90,16 @@ at::Tensor unseen_queries(const at::Tensor& x_BSHX) {
   return x_BSHX.slice(1, 50, x_BSHX.size(1) - 50);
 }
 
-void expect_all(const at::Tensor& given, double value, const std::string& where) {
-  EXPECT_TRUE(at::equal(given, at::full_like(given, value)))
-      << where << ": from " << given.min() << " to " << given.max() << ", not " << value;
+void expect_all(const at::Tensor& result, double value, const std::string& where) {
+  EXPECT_TRUE(at::equal(result, at::full_like(result, value)))
+      << where << ": from " << result.min() << " to " << result.max() << ", not " << value;
 }
 
-void expect_gradients(const InputGrads& given, const Results& required, at::ScalarType dtype,
+void expect_gradients(const InputGrads& grads, const Results& required, at::ScalarType dtype,
                       const std::string& where) {
-  EXPECT_LE(relative_error(given.dq_BLHD, required.dq_BSHD), tolerance(dtype)) << where << ": dq";
-  EXPECT_LE(relative_error(given.dk_BLGD, required.dk_BSGD), tolerance(dtype)) << where << ": dk";
-  EXPECT_LE(relative_error(given.dv_BLGE, required.dv_BSGE), tolerance(dtype)) << where << ": dv";
+  EXPECT_LE(relative_error(grads.dq_BLHD, required.dq_BSHD), tolerance(dtype)) << where << ": dq";
+  EXPECT_LE(relative_error(grads.dk_BLGD, required.dk_BSGD), tolerance(dtype)) << where << ": dk";
+  EXPECT_LE(relative_error(grads.dv_BLGE, required.dv_BSGE), tolerance(dtype)) << where << ": dv";
 }
 
 TEST_P(Unseen, BlocksOfQueriesWithoutKeysAreZero) {
@@ -110,11 +110,11 @@ TEST_P(Unseen, BlocksOfQueriesWithoutKeysAreZero) {
     const InitCall call(kernel(), x, mask, {.group_size = 2});
     for (const bool all : {false, true}) {
       const std::string where = fmt::format("{}{}", c10::toString(dtype), all ? ", at once" : "");
-      const AttentionOutput given = all ? call.attend_all() : call.attend();
-      EXPECT_LE(relative_error(given.out_BLHE, required.out_BSHE), tolerance(dtype)) << where;
-      EXPECT_LE(relative_error(given.lse_BLH, required.lse_BSH), 1e-5) << where;
-      expect_all(unseen_queries(given.out_BLHE), 0, where + ": out");
-      expect_all(unseen_queries(given.lse_BLH), -kInf, where + ": lse");
+      const AttentionOutput output = all ? call.attend_all() : call.attend();
+      EXPECT_LE(relative_error(output.out_BLHE, required.out_BSHE), tolerance(dtype)) << where;
+      EXPECT_LE(relative_error(output.lse_BLH, required.lse_BSH), 1e-5) << where;
+      expect_all(unseen_queries(output.out_BLHE), 0, where + ": out");
+      expect_all(unseen_queries(output.lse_BLH), -kInf, where + ": lse");
     }
   }
 }
@@ -149,11 +149,11 @@ TEST_P(Unseen, BlocksWithoutPairsHaveNoGradient) {
       for (const bool all : {false, true}) {
         const std::string where =
             fmt::format("{} queries, {}{}", q_len, c10::toString(dtype), all ? ", at once" : "");
-        const InputGrads given = call.grads(required, all);
-        expect_gradients(given, required, dtype, where);
-        expect_all(unseen_queries(given.dq_BLHD), 0, where + ": dq");
-        expect_all(given.dk_BLGD.slice(1, 50, 850), 0, where + ": dk");
-        expect_all(given.dv_BLGE.slice(1, 50, 850), 0, where + ": dv");
+        const InputGrads grads = call.grads(required, all);
+        expect_gradients(grads, required, dtype, where);
+        expect_all(unseen_queries(grads.dq_BLHD), 0, where + ": dq");
+        expect_all(grads.dk_BLGD.slice(1, 50, 850), 0, where + ": dk");
+        expect_all(grads.dv_BLGE.slice(1, 50, 850), 0, where + ": dv");
       }
     }
   }
@@ -168,15 +168,15 @@ TEST_P(Unseen, ASinkOfMinusInfinityIsNoneInOneCall) {
     const Sequences x = random_sequences({.heads = 2, .kv_heads = 1}, mask, dtype, 9);
     const InitCall call(kernel(), x, mask, {.group_size = 2});
     const AttentionOutput without = call.attend_all();
-    const AttentionOutput given = call.attend_all(sinks_H.to(accumulator(dtype)));
-    EXPECT_TRUE(at::equal(given.out_BLHE.select(2, 0), without.out_BLHE.select(2, 0))) << where;
-    EXPECT_TRUE(at::equal(given.lse_BLH.select(2, 0), without.lse_BLH.select(2, 0))) << where;
-    expect_all(unseen_queries(given.out_BLHE), 0, where + ": out");
-    expect_all(unseen_queries(given.lse_BLH).select(2, 0), -kInf, where + ": lse of no sink");
-    expect_all(unseen_queries(given.lse_BLH).select(2, 1), 0.5, where + ": lse of the sink");
+    const AttentionOutput output = call.attend_all(sinks_H.to(accumulator(dtype)));
+    EXPECT_TRUE(at::equal(output.out_BLHE.select(2, 0), without.out_BLHE.select(2, 0))) << where;
+    EXPECT_TRUE(at::equal(output.lse_BLH.select(2, 0), without.lse_BLH.select(2, 0))) << where;
+    expect_all(unseen_queries(output.out_BLHE), 0, where + ": out");
+    expect_all(unseen_queries(output.lse_BLH).select(2, 0), -kInf, where + ": lse of no sink");
+    expect_all(unseen_queries(output.lse_BLH).select(2, 1), 0.5, where + ": lse of the sink");
     const Results required = naive_attention(x, mask, {.scale = 0.3}, sinks_H);
-    EXPECT_LE(relative_error(given.out_BLHE, required.out_BSHE), tolerance(dtype)) << where;
-    EXPECT_LE(relative_error(given.lse_BLH, required.lse_BSH), 1e-5) << where;
+    EXPECT_LE(relative_error(output.out_BLHE, required.out_BSHE), tolerance(dtype)) << where;
+    EXPECT_LE(relative_error(output.lse_BLH, required.lse_BSH), 1e-5) << where;
   }
 }
 
@@ -205,14 +205,14 @@ void expect_only_read_heads(const Kernel& kernel, const Sequences& x, const Mask
         fmt::format("{}, {}{}", what, c10::toString(dtype), all ? ", at once" : "");
     const AttentionOutput out = all ? call.attend_all() : call.attend();
     EXPECT_LE(relative_error(out.out_BLHE, required.out_BSHE), tolerance(dtype)) << where;
-    InputGrads given = call.grads(required, all);
+    InputGrads grads = call.grads(required, all);
     for (const std::int64_t head : {0, 3}) {
-      expect_all(given.dk_BLGD.select(2, head), 0, where + ": dk");
-      expect_all(given.dv_BLGE.select(2, head), 0, where + ": dv");
+      expect_all(grads.dk_BLGD.select(2, head), 0, where + ": dk");
+      expect_all(grads.dv_BLGE.select(2, head), 0, where + ": dv");
     }
-    given.dk_BLGD = given.dk_BLGD.narrow(2, 1, 2);
-    given.dv_BLGE = given.dv_BLGE.narrow(2, 1, 2);
-    expect_gradients(given, required, dtype, where);
+    grads.dk_BLGD = grads.dk_BLGD.narrow(2, 1, 2);
+    grads.dv_BLGE = grads.dv_BLGE.narrow(2, 1, 2);
+    expect_gradients(grads, required, dtype, where);
   }
 }
 

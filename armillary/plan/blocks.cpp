@@ -12,14 +12,14 @@ namespace armillary::plan {
 namespace {
 
 /// A run of a shard, before it is cut.
-struct Piece {
+struct ShardRun {
   Rank owner = 0;
   Run run;
   Interval range() const { return {run.begin, run.last() + 1}; }
 };
 
-std::vector<Piece> pieces_of(const std::vector<Runs>& shards) {
-  std::vector<Piece> pieces;
+std::vector<ShardRun> pieces_of(const std::vector<Runs>& shards) {
+  std::vector<ShardRun> pieces;
   for (Rank rank = 0; rank < static_cast<Rank>(shards.size()); ++rank) {
     for (const Run& run : shards[rank]) pieces.push_back({rank, run});
   }
@@ -28,7 +28,7 @@ std::vector<Piece> pieces_of(const std::vector<Runs>& shards) {
 
 /// The mask seen from the side whose blocks are cut. `seen_by` maps positions of the other side to
 /// positions of this side; `sees` tells whether tokens of the other side need a block of this side.
-struct Side {
+struct CutSide {
   const Mask& mask;
   bool keys;  ///< The blocks being cut are keys; else queries.
 
@@ -42,13 +42,13 @@ struct Side {
 
 /// Begins and ends of the intervals that each piece of the other side sees, with the owner of that
 /// piece, sorted by position. On the two sides of an edge the owner's need may differ.
-std::vector<std::pair<std::int64_t, Rank>> edges(const Side& side,
-                                                 const std::vector<Piece>& others) {
+std::vector<std::pair<std::int64_t, Rank>> edges(const CutSide& side,
+                                                 const std::vector<ShardRun>& others) {
   std::vector<std::pair<std::int64_t, Rank>> cuts;
-  for (const Piece& other : others) {
-    for (const Interval& seen : side.seen_by(other.range())) {
-      cuts.emplace_back(seen.begin, other.owner);
-      cuts.emplace_back(seen.end, other.owner);
+  for (const ShardRun& other : others) {
+    for (const Interval& interval : side.seen_by(other.range())) {
+      cuts.emplace_back(interval.begin, other.owner);
+      cuts.emplace_back(interval.end, other.owner);
     }
   }
   std::sort(cuts.begin(), cuts.end());
@@ -56,7 +56,8 @@ std::vector<std::pair<std::int64_t, Rank>> edges(const Side& side,
 }
 
 /// The ranks whose shard of the other side sees the block.
-std::vector<Rank> users_of(const Side& side, const std::vector<Runs>& others, const Runs& block) {
+std::vector<Rank> users_of(const CutSide& side, const std::vector<Runs>& others,
+                           const Runs& block) {
   std::vector<Rank> users;
   for (Rank rank = 0; rank < static_cast<Rank>(others.size()); ++rank) {
     if (side.sees(others[rank], block)) users.push_back(rank);
@@ -66,7 +67,7 @@ std::vector<Rank> users_of(const Side& side, const std::vector<Runs>& others, co
 
 /// Cuts a contiguous piece at the edges inside it that other ranks make, and joins neighbours with
 /// the same users. A piece of several stripes stays whole: a rank that needs it needs all stripes.
-void cut(const Piece& piece, const Side& side,
+void cut(const ShardRun& piece, const CutSide& side,
          const std::vector<std::pair<std::int64_t, Rank>>& cuts, const std::vector<Runs>& others,
          std::vector<Block>& out) {
   const Interval range = piece.range();
@@ -103,11 +104,11 @@ void cut(const Piece& piece, const Side& side,
 }
 
 /// The blocks of one side, by owner, then in the owner's memory order.
-std::vector<Block> cut_all(const Side& side, const std::vector<Runs>& shards,
+std::vector<Block> cut_all(const CutSide& side, const std::vector<Runs>& shards,
                            const std::vector<Runs>& others) {
   const auto cuts = edges(side, pieces_of(others));
   std::vector<Block> blocks;
-  for (const Piece& piece : pieces_of(shards)) cut(piece, side, cuts, others, blocks);
+  for (const ShardRun& piece : pieces_of(shards)) cut(piece, side, cuts, others, blocks);
   return blocks;
 }
 

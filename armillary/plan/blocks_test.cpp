@@ -85,17 +85,17 @@ void for_each_side(const Problem& problem, const std::function<void(const Side&)
 
 /// Ranks of the other side that a token, or any token of a block, has a visible pair with.
 std::set<Rank> users(const Side& side, const Runs& runs) {
-  std::set<Rank> found;
+  std::set<Rank> ranks;
   for (Rank rank = 0; rank < static_cast<Rank>(side.others.size()); ++rank) {
     const std::vector<std::int64_t> others = positions(side.others[rank]);
     for (const std::int64_t token : positions(runs)) {
       if (std::any_of(others.begin(), others.end(),
                       [&](std::int64_t other) { return side.sees(token, other); })) {
-        found.insert(rank);
+        ranks.insert(rank);
       }
     }
   }
-  return found;
+  return ranks;
 }
 
 bool is_interval(const Run& run) {
@@ -126,7 +126,7 @@ TEST(Blocks, AreTheShardsCutInPieces) {
 /// both are intervals of tokens.
 TEST(Blocks, AreNeededWholeOrNotAtAll) {
   for_each_problem([](const Problem& problem) {
-    if (problem.layout.kind == Layout::Kind::Striped) return;
+    if (problem.layout.kind == LayoutKind::Striped) return;
     for_each_side(problem, [](const Side& side) {
       for (const Block& block : side.blocks) {
         const std::set<Rank> by_any = users(side, block.runs);

@@ -131,16 +131,16 @@ class Cutter {
     piece.foreign_pairs = static_cast<double>(to_all - to_own);
     // Bounds: a token has at most all pairs of the piece, and at most one pair with each token of
     // the other side that some token of the range sees.
-    std::int64_t seen = 0;
+    std::int64_t count = 0;
     std::int64_t own_seen = 0;
     for (const Interval& part :
          side_ == MaskSide::Queries ? mask_.keys_of(range) : mask_.queries_of(range)) {
-      seen += part.end - part.begin;
+      count += part.end - part.begin;
       own_seen += tokens(clip(own_other_, part));
     }
     piece.own_most = std::min(piece.own_pairs, static_cast<double>(own_seen));
     piece.foreign_most =
-        std::min({piece.foreign_pairs, static_cast<double>(seen - own_seen), most_of_all(range)});
+        std::min({piece.foreign_pairs, static_cast<double>(count - own_seen), most_of_all(range)});
     return piece;
   }
 

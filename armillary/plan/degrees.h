@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "armillary/plan/mask.h"
+#include "armillary/plan/mask/mask.h"
 
 namespace armillary::plan {
 

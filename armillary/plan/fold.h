@@ -11,14 +11,14 @@
 //   program of any rank --relative--> the same text for all ranks of a class
 //
 // Nothing here is believed: whoever folds compares programs (verify_folded.h). The argument is in
-// docs/notes/folding.md.
+// armillary/plan/fold.md.
 #pragma once
 
 #include <optional>
 #include <vector>
 
+#include "armillary/plan/mask/visibility.h"
 #include "armillary/plan/plan.h"
-#include "armillary/plan/visibility.h"
 
 namespace armillary::plan {
 

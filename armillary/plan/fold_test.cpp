@@ -13,8 +13,8 @@
 
 #include "armillary/core/error.h"
 #include "armillary/plan/passes/lower.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/plan/verify_folded.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/plan/verify/verify_folded.h"
 #include "tests/sanitized.h"
 
 namespace armillary::plan {
@@ -126,7 +126,7 @@ TEST(FoldedProof, FindsWhatIsWrongOnAllRanks) {
   const Planner planner(alike_problem(32), parse_strategy("ring"));
   const ProgramOf dropped = [&](Pass pass, Rank rank) {
     RankProgram program = planner.program(pass, rank);
-    std::erase_if(program.ops, [](const Op& op) { return op.attends() && op.step == 9; });
+    std::erase_if(program.ops, [](const Op& op) { return attends(op) && op.step == 9; });
     return program;
   };
   const FoldedProof proof = verify_folded(planner, {Pass::Forward}, dropped)[0];
@@ -154,21 +154,21 @@ TEST(FoldedProof, ProvesEachRankWhereNoneAreAlike) {
     const Planner planner(problem, parse_strategy(strategy));
     const int world = problem.world;
     for (const bool broken : {false, true}) {
-      const ProgramOf made = [&](Pass pass, Rank rank) {
+      const ProgramOf make = [&](Pass pass, Rank rank) {
         RankProgram program =
             lower(planner.problem(), planner.blocks(), planner.program(pass, rank));
         if (broken && rank == 17) program.ops.pop_back();
         return program;
       };
       const std::vector<FoldedProof> proofs =
-          verify_folded(planner, {Pass::Forward, Pass::Backward}, made);
+          verify_folded(planner, {Pass::Forward, Pass::Backward}, make);
       for (const FoldedProof& proof : proofs) {
         EXPECT_EQ(proof.diagnostics.empty(), !broken) << strategy;
         EXPECT_EQ(proof.classes, world) << strategy;
         EXPECT_EQ(proof.compared, world) << strategy;
       }
       std::vector<Plan> plans = make_plans(problem, planner.strategy(), {Pass::Forward});
-      for (RankProgram& program : plans[0].ranks) program = made(Pass::Forward, program.rank);
+      for (RankProgram& program : plans[0].ranks) program = make(Pass::Forward, program.rank);
       EXPECT_EQ(proofs[0].diagnostics, verify(plans[0])) << strategy;
     }
   }

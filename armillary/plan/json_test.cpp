@@ -9,7 +9,7 @@
 #include <string>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 
 namespace armillary::plan {
 namespace {
@@ -28,6 +28,7 @@ Plan small_plan() {
                         .mask = causal_mask({.q = 2, .kv = 2}, Align::Start),
                         .layout = parse_layout("striped:3")};
   RankProgram program;
+  program.words = &attention_words();
   program.slots = {{.bytes = 64, .external = true}};
   program.tiles = {
       {.tensor = Tensor::DQ, .partial = true, .heads = {0, 2}, .blocks = {0}, .slot = 0}};

@@ -119,14 +119,14 @@ std::vector<Runs> shards_of(const Layout& layout, std::int64_t length, int world
   shards.reserve(world);
   for (int rank = 0; rank < world; ++rank) {
     switch (layout.kind) {
-      case Layout::Kind::Zigzag:
+      case LayoutKind::Zigzag:
         shards.push_back(zigzag(length, world, rank));
         break;
-      case Layout::Kind::Striped:
+      case LayoutKind::Striped:
         shards.push_back(striped(length, world, rank, layout.stripe));
         break;
-      case Layout::Kind::Contiguous:
-      case Layout::Kind::Balanced:  // Only the keys of a mask with two lengths come here.
+      case LayoutKind::Contiguous:
+      case LayoutKind::Balanced:  // Only the keys of a mask with two lengths come here.
         shards.push_back(contiguous(length, world, rank));
         break;
     }
@@ -138,9 +138,9 @@ std::vector<Runs> shards_of(const Layout& layout, std::int64_t length, int world
 
 Layout parse_layout(std::string_view text) {
   const Spec spec = parse_spec(text);
-  const auto kind = static_cast<Layout::Kind>(parse_choice("layout", spec.name, kNames));
+  const auto kind = static_cast<LayoutKind>(parse_choice("layout", spec.name, kNames));
   const Arguments arguments(fmt::format("layout {}", spec.name), spec.arguments, {});
-  if (kind != Layout::Kind::Striped) {
+  if (kind != LayoutKind::Striped) {
     arguments.refuse_values();
     return {.kind = kind};
   }
@@ -152,14 +152,14 @@ Layout parse_layout(std::string_view text) {
 
 std::string to_string(const Layout& layout) {
   const std::string name(kNames[static_cast<std::size_t>(layout.kind)]);
-  return layout.kind == Layout::Kind::Striped ? fmt::format("{}:{}", name, layout.stripe) : name;
+  return layout.kind == LayoutKind::Striped ? fmt::format("{}:{}", name, layout.stripe) : name;
 }
 
 Shards shards(const Layout& layout, const Mask& mask, int world) {
   ARMILLARY_CHECK(world >= 1 && layout.stripe >= 1);
   Shards shards;
-  shards.q = layout.kind == Layout::Kind::Balanced ? balanced(mask, world)
-                                                   : shards_of(layout, mask.q_len(), world);
+  shards.q = layout.kind == LayoutKind::Balanced ? balanced(mask, world)
+                                                 : shards_of(layout, mask.q_len(), world);
   shards.kv = mask.q_len() == mask.kv_len() ? shards.q : shards_of(layout, mask.kv_len(), world);
   return shards;
 }

@@ -18,14 +18,15 @@
 #include <string_view>
 #include <vector>
 
-#include "armillary/plan/mask.h"
+#include "armillary/plan/mask/mask.h"
 #include "armillary/plan/runs.h"
 
 namespace armillary::plan {
 
+enum class LayoutKind : std::uint8_t { Contiguous, Zigzag, Striped, Balanced };
+
 struct Layout {
-  enum class Kind : std::uint8_t { Contiguous, Zigzag, Striped, Balanced };
-  Kind kind = Kind::Contiguous;
+  LayoutKind kind = LayoutKind::Contiguous;
   std::int64_t stripe = 1;  ///< Striped only: tokens per stripe, >= 1.
   bool operator==(const Layout&) const = default;
 };

@@ -88,7 +88,7 @@ TEST(Layout, TokensLiveWhereTheNameSays) {
         SCOPED_TRACE(testing::Message()
                      << "world " << world << ", " << length << " tokens, stripe " << stripe);
         const std::vector<int> owner =
-            owners({.kind = Layout::Kind::Striped, .stripe = stripe}, length, world);
+            owners({.kind = LayoutKind::Striped, .stripe = stripe}, length, world);
         for (std::int64_t i = 0; i < length; ++i) ASSERT_EQ(owner[i], i / stripe % world) << i;
       }
       SCOPED_TRACE(testing::Message() << "world " << world << ", " << length << " tokens");
@@ -192,7 +192,7 @@ TEST(BalancedLayout, SharesTokensOfShortSequences) {
 TEST(ParseLayout, ReadsWhatItPrints) {
   for (const Layout& layout : all_layouts()) EXPECT_EQ(parse_layout(to_string(layout)), layout);
   EXPECT_EQ(to_string(parse_layout("striped")), "striped:1");
-  EXPECT_EQ(parse_layout("zigzag").kind, Layout::Kind::Zigzag);
+  EXPECT_EQ(parse_layout("zigzag").kind, LayoutKind::Zigzag);
 }
 
 TEST(ParseLayout, RefusesWhatItDoesNotUnderstand) {

@@ -1,7 +1,7 @@
 // Lower bounds on received bytes, rank by rank. A full mask has a closed form: in one KV head the
 // pairs of x rows and y columns are the rectangle x * y, and the best x and y are known. Other
 // masks go through Reach, which bounds the pairs by degrees and searches. The proof of both is in
-// docs/notes/lower_bound.md; a "plane" here and there is one KV head of one batch entry.
+// armillary/plan/lower_bound.md; a "plane" here and there is one KV head of one batch entry.
 #include "armillary/plan/lower_bound.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/parallel_for_ranks.h"
+#include "armillary/plan/program/parallel_for_ranks.h"
 
 namespace armillary::plan {
 namespace {
@@ -85,12 +85,12 @@ ForwardBound::ForwardBound(const Problem& problem)
   // The kinks belong to the mask and are computed once; the degrees depend on the rank's tokens.
   const std::vector<Kink> q_kinks = kinks(mask, MaskSide::Queries);
   const std::vector<Kink> kv_kinks = kinks(mask, MaskSide::Keys);
-  std::vector<std::optional<Reach>> made(problem.world);
+  std::vector<std::optional<Reach>> items(problem.world);
   parallel_for_ranks(problem.world, [&](Rank rank) {
-    made[rank].emplace(mask, q_kinks, kv_kinks, Reach::Owned{owned.q[rank], owned.kv[rank]},
-                       problem.group_size());
+    items[rank].emplace(mask, q_kinks, kv_kinks, Reach::Owned{owned.q[rank], owned.kv[rank]},
+                        problem.group_size());
   });
-  for (std::optional<Reach>& reach : made) reach_.push_back(std::move(*reach));
+  for (std::optional<Reach>& reach : items) reach_.push_back(std::move(*reach));
 }
 
 double ForwardBound::received(Rank rank, double pairs) const {

@@ -14,7 +14,7 @@ namespace armillary::plan {
 
 /// Lower bound on the bytes that a rank receives on average in the forward pass. It is for the
 /// problem's mask and layout (which give the shards), and for ranks that attend to given numbers of
-/// pairs. Proof, and the distance of real strategies from it: docs/notes/lower_bound.md.
+/// pairs. Proof, and the distance of real strategies from it: armillary/plan/lower_bound.md.
 ///
 /// Assumptions: a rank owns Q, K and V of its tokens in all heads and must end with Out of them. A
 /// pair of a query head is attended to by one rank, which has its rows of Q, K and V. A rank that

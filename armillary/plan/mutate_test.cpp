@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "armillary/plan/operands.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan {
@@ -27,11 +27,12 @@ Plan plan_of(const char* strategy, Pass pass) {
 }
 
 std::vector<Plan> plans() {
-  std::vector<Plan> made;
+  std::vector<Plan> plans;
   for (const char* strategy : {"ring", "allgather", "ulysses"}) {
-    for (const Pass pass : {Pass::Forward, Pass::Backward}) made.push_back(plan_of(strategy, pass));
+    for (const Pass pass : {Pass::Forward, Pass::Backward})
+      plans.push_back(plan_of(strategy, pass));
   }
-  return made;
+  return plans;
 }
 
 TEST(Mutate, ChangesItsRanksOnly) {

@@ -1,10 +1,8 @@
-// operands.h: the operands of every kind of op, and their places by name.
+// operands.h: the table of the ops of attention, and the places of their operands by name.
 //
-// One table per kind lists the operands in the order of Op::views: the name, the effect of the op,
-// and the tile that the operand takes. These tables are the only list of operands. `operands(kind)`
-// gives them at run time to printing, JSON and verification. The constants below give places in
-// Op::views at compile time; they are looked up by name in the same tables, so a name that a table
-// does not have does not compile.
+// A row lists the operands in the order of Op::views: the name, the effect of the op, and the tile
+// that the operand takes. The constants below give places in Op::views at compile time; they are
+// looked up by name in the same table, so a name that it does not have does not compile.
 //
 //   op.views[FinishOperand::kPartOut]   the view of operand part_out of a finish
 #pragma once
@@ -15,14 +13,13 @@
 #include <string_view>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/plan.h"
+#include "armillary/plan/words.h"
 
 namespace armillary::plan {
 
-/// The tables, one per kind of op. A row is the name, the access, and for an operand that must be a
-/// certain tensor this tensor and whether the tile is partial. Send, recv, add, copy and clear take
-/// any tensor. The tables of ops that write results are derived: attend_all has the operands of
-/// attend, finish those of merge.
+/// The operands, one table per kind of op. Send, recv, add, copy and clear take any tensor. The
+/// tables of ops that write results are derived: attend_all has the operands of attend, finish
+/// those of merge.
 namespace operand_tables {
 
 using enum Access;
@@ -32,6 +29,7 @@ using enum Access;
 template <std::size_t N>
 constexpr std::array<Operand, N> with_results(std::array<Operand, N> table) {
   for (Operand& operand : table) {
+    operand.may_be_narrow = false;
     if (operand.access != Update) continue;
     operand.access = Write;
     operand.partial = false;
@@ -39,8 +37,6 @@ constexpr std::array<Operand, N> with_results(std::array<Operand, N> table) {
   return table;
 }
 
-inline constexpr std::array<Operand, 1> kSend{{{"src", Read}}};
-inline constexpr std::array<Operand, 1> kRecv{{{"dst", Write}}};
 inline constexpr std::array<Operand, 5> kAttend{{{"q", Read, Tensor::Q},
                                                  {"k", Read, Tensor::K},
                                                  {"v", Read, Tensor::V},
@@ -57,74 +53,67 @@ inline constexpr std::array<Operand, 9> kAttendGrad{{{"q", Read, Tensor::Q},
                                                      {"dv", Update, Tensor::DV, true}}};
 inline constexpr std::array<Operand, 4> kMerge{{{"out", Update, Tensor::Out, true},
                                                 {"lse", Update, Tensor::Lse, true},
-                                                {"part_out", Read, Tensor::Out, true},
+                                                {"part_out", Read, Tensor::Out, true, true},
                                                 {"part_lse", Read, Tensor::Lse, true}}};
-inline constexpr std::array<Operand, 2> kAdd{{{"acc", Update}, {"part", Read}}};
-inline constexpr std::array<Operand, 2> kCopy{{{"dst", Write}, {"src", Read}}};
+inline constexpr std::array<Operand, 2> kAdd{
+    {{"acc", Update}, {.name = "part", .access = Read, .may_be_narrow = true}}};
+inline constexpr std::array<Operand, 2> kCopy{
+    {{.name = "dst", .access = Write, .may_be_narrow = true, .moved_from = "src"}, {"src", Read}}};
 inline constexpr std::array<Operand, 1> kClear{{{"dst", Write}}};
 inline constexpr std::array<Operand, 4> kDelta{{{"delta", Write, Tensor::Delta},
                                                 {"dout", Read, Tensor::DOut},
                                                 {"out", Read, Tensor::Out},
                                                 {"lse", Read, Tensor::Lse}}};
-inline constexpr auto kFinish = with_results(kMerge);
+inline constexpr auto kFinish = [] {
+  auto table = with_results(kMerge);
+  table[0].moved_from = "part_out";
+  table[1].moved_from = "part_lse";
+  return table;
+}();
 inline constexpr auto kAttendAll = with_results(kAttend);
-inline constexpr auto kAttendGradAll = with_results(kAttendGrad);
+/// A gradient is whole, as a final tile, or a part of it, rounded to travel.
+inline constexpr auto kAttendGradAll = [] {
+  auto table = with_results(kAttendGrad);
+  for (Operand& operand : table) operand.may_be_narrow = operand.access == Write;
+  return table;
+}();
 
 }  // namespace operand_tables
 
-/// The result of operands(kind) as a constant expression.
-constexpr std::span<const Operand> operand_table(OpKind kind) {
-  switch (kind) {
-    case OpKind::Send:
-      return operand_tables::kSend;
-    case OpKind::Recv:
-      return operand_tables::kRecv;
-    case OpKind::Attend:
-      return operand_tables::kAttend;
-    case OpKind::AttendGrad:
-      return operand_tables::kAttendGrad;
-    case OpKind::Merge:
-      return operand_tables::kMerge;
-    case OpKind::Add:
-      return operand_tables::kAdd;
-    case OpKind::Copy:
-      return operand_tables::kCopy;
-    case OpKind::Clear:
-      return operand_tables::kClear;
-    case OpKind::Delta:
-      return operand_tables::kDelta;
-    case OpKind::Finish:
-      return operand_tables::kFinish;
-    case OpKind::AttendAll:
-      return operand_tables::kAttendAll;
-    case OpKind::AttendGradAll:
-      return operand_tables::kAttendGradAll;
-  }
-  fail<InternalError>("plan: op kind {}", static_cast<int>(kind));
-}
-
-/// The operands that each kind of op writes or updates: a bit for each.
-inline constexpr auto kWritten = [] {
-  constexpr std::size_t kOpKinds = static_cast<std::size_t>(OpKind::AttendGradAll) + 1;
-  std::array<unsigned, kOpKinds> written{};
-  for (std::size_t kind = 0; kind < kOpKinds; ++kind) {
-    const auto table = operand_table(static_cast<OpKind>(kind));
-    for (std::size_t v = 0; v < table.size(); ++v) {
-      if (table[v].access != Access::Read) written[kind] |= 1U << v;
-    }
-  }
-  return written;
+/// All kinds, in the order of OpKind.
+inline constexpr std::array<KindWord, kOpKinds> kOpTable = [] {
+  namespace table = operand_tables;
+  constexpr unsigned kOfQ = 1U << kQSide;
+  constexpr unsigned kOfKv = 1U << kKvSide;
+  std::array<KindWord, kOpKinds> kinds{
+      {kSendWord,
+       kRecvWord,
+       {.name = "attend", .operands = table::kAttend, .form = "%*&!", .begins = kOfQ},
+       {.name = "attend_grad",
+        .operands = table::kAttendGrad,
+        .form = "grad(%*&)!",
+        .begins = kOfQ | kOfKv},
+       {.name = "merge", .operands = table::kMerge},
+       {.name = "add", .operands = table::kAdd, .same_tensor = true},
+       {.name = "copy", .operands = table::kCopy, .same_tensor = true},
+       {.name = "clear", .operands = table::kClear},
+       {.name = "delta", .operands = table::kDelta, .form = "%"},
+       {.name = "finish", .operands = table::kFinish},
+       {.name = "attend_all", .operands = table::kAttendAll, .form = "%*&:all"},
+       {.name = "attend_grad_all", .operands = table::kAttendGradAll, .form = "grad(%*&):all"}}};
+  for (KindWord& kind : kinds) kind = kind_word(kind);
+  return kinds;
 }();
 
 /// True if an op writes or updates its view `v`: access() is not Read.
 inline bool writes(const Op& op, std::size_t v) {
-  return (kWritten[static_cast<std::size_t>(op.kind)] >> (op.is_comm() ? 0 : v) & 1) != 0;
+  return (kOpTable[op.kind.number()].written >> (op.is_comm() ? 0 : v) & 1) != 0;
 }
 
 /// The place of the operand of that name in Op::views, at compile time only. A name that the kind
 /// does not have is a compile error.
 consteval std::size_t operand_place(OpKind kind, std::string_view name) {
-  const std::span<const Operand> table = operand_table(kind);
+  const std::span<const Operand> table = kOpTable[static_cast<std::size_t>(kind)].operands;
   for (std::size_t v = 0; v < table.size(); ++v) {
     if (table[v].name == name) return v;
   }

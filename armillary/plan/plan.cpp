@@ -1,4 +1,4 @@
-// The small functions on plans: names, operands, sizes and traffic. Sizes are computed from three
+// The small functions on plans: names, sizes and traffic. Sizes are computed from three
 // parts: elements per token and head (dim_of), tokens of a list of blocks, and the element type
 // (dtype_of).
 #include "armillary/plan/plan.h"
@@ -36,71 +36,10 @@ Runs joined(const std::vector<Block>& table, const BlockIds& ids) {
   return join(runs);
 }
 
-/// True if view `v` of an op is an accumulator that the op initialises instead of adding to it.
-bool is_initialised(const Op& op, std::size_t v) {
-  if (op.attends()) {
-    return op.init_q && (v == AttendOperand::kOut || v == AttendOperand::kLse);
-  }
-  if (op.attends_grad()) {
-    return (op.init_q && v == AttendGradOperand::kDQ) ||
-           (op.init_kv && (v == AttendGradOperand::kDK || v == AttendGradOperand::kDV));
-  }
-  return false;
-}
-
 }  // namespace
 
-bool is_whole(const Tile& tile, const View& view) {
-  return view.heads == tile.heads && view.blocks == tile.blocks;
-}
-
-std::span<const Operand> operands(OpKind kind) {
-  return operand_table(kind);
-}
-
-// Every view of a message stands under its one operand.
-bool takes(OpKind kind, std::size_t views) {
-  const std::size_t named = operands(kind).size();
-  return kind == OpKind::Send || kind == OpKind::Recv ? views >= named : views == named;
-}
-
-Access access(const Op& op, std::size_t v) {
-  if (op.is_comm()) return operands(op.kind).front().access;
-  return is_initialised(op, v) ? Access::Write : operands(op.kind)[v].access;
-}
-
-// Views past the first one of a message get their number.
-std::string operand_name(OpKind kind, std::size_t v) {
-  const auto named = operands(kind);
-  std::string name(named[std::min(v, named.size() - 1)].name);
-  if (v >= named.size()) name += std::to_string(v);
-  return name;
-}
-
-// Names, in the order of the enums.
-
 std::string_view to_string(Pass pass) {
-  constexpr std::array<std::string_view, 3> kNames{"forward", "backward", "replay"};
-  return kNames.at(static_cast<std::size_t>(pass));
-}
-
-std::string_view to_string(Tensor tensor) {
-  constexpr std::array<std::string_view, 10> kNames{"q",    "k",     "v",  "out", "lse",
-                                                    "dout", "delta", "dq", "dk",  "dv"};
-  return kNames.at(static_cast<std::size_t>(tensor));
-}
-
-std::string_view to_string(OpKind kind) {
-  constexpr std::array<std::string_view, 12> kNames{
-      "send", "recv",  "attend", "attend_grad", "merge",      "add",
-      "copy", "clear", "delta",  "finish",      "attend_all", "attend_grad_all"};
-  return kNames.at(static_cast<std::size_t>(kind));
-}
-
-std::string_view to_string(Collective collective) {
-  constexpr std::array<std::string_view, 4> kNames{"none", "all_gather", "reduce_scatter",
-                                                   "all_to_all"};
-  return kNames.at(static_cast<std::size_t>(collective));
+  return attention_words().passes[static_cast<std::size_t>(pass)];
 }
 
 // Log-sum-exps always travel in the accumulator, so Lse is not in this list.
@@ -155,6 +94,24 @@ std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const Tile& 
   return bytes(problem, tile, view.heads, tokens_of(blocks, tile.tensor, view.blocks));
 }
 
+Measures measures_of(const Problem& problem, const Blocks& blocks) {
+  const Dtype sums = accumulator(problem.dtype);
+  std::vector<TensorMeasure> tensors;
+  for (std::size_t t = 0; t < attention_words().tensors.size(); ++t) {
+    const auto tensor = static_cast<Tensor>(t);
+    tensors.push_back({.heads = is_kv(tensor) ? problem.kv_heads : problem.heads,
+                       .dim = dim_of(problem, tensor),
+                       .dtype = dtype_of(problem, {.tensor = tensor}),
+                       .accumulator = sums,
+                       .travels_narrow = travels_narrow(problem, tensor),
+                       .scalar = tensor == Tensor::Lse || tensor == Tensor::Delta});
+  }
+  std::vector<std::vector<std::int64_t>> tokens(2);
+  for (const Block& block : blocks.q) tokens[kQSide].push_back(block.tokens());
+  for (const Block& block : blocks.kv) tokens[kKvSide].push_back(block.tokens());
+  return Measures(attention_words(), problem.batch, std::move(tensors), tokens);
+}
+
 TokenCounts::TokenCounts(const Blocks& blocks)
     : before_q_(tokens_before(blocks.q)), before_kv_(tokens_before(blocks.kv)) {}
 
@@ -176,12 +133,12 @@ std::vector<std::int64_t> tile_bytes(const Problem& problem, const Blocks& block
   for (const Tile& tile : program.tiles) ids += tile.blocks.size();
   std::optional<TokenCounts> counts;
   if (ids > blocks.q.size() + blocks.kv.size()) counts.emplace(blocks);
-  std::vector<std::int64_t> found;
-  found.reserve(program.tiles.size());
+  std::vector<std::int64_t> items;
+  items.reserve(program.tiles.size());
   for (const Tile& tile : program.tiles) {
-    found.push_back(counts ? bytes_of(problem, *counts, tile) : bytes_of(problem, blocks, tile));
+    items.push_back(counts ? bytes_of(problem, *counts, tile) : bytes_of(problem, blocks, tile));
   }
-  return found;
+  return items;
 }
 
 std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankProgram& program,
@@ -194,15 +151,6 @@ std::int64_t bytes_of(const Problem& problem, const Blocks& blocks, const RankPr
 }
 
 // One walk over the ops: messages add bytes, ops that attend add pairs.
-int count_steps(const RankProgram& program) {
-  std::vector<int> steps;  // Neighbours differ.
-  for (const Op& op : program.ops) {
-    if (steps.empty() || steps.back() != op.step) steps.push_back(op.step);
-  }
-  std::sort(steps.begin(), steps.end());
-  return static_cast<int>(std::unique(steps.begin(), steps.end()) - steps.begin());
-}
-
 Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram& program) {
   Traffic result;
   result.steps = count_steps(program);
@@ -213,7 +161,7 @@ Traffic traffic(const Problem& problem, const Blocks& blocks, const RankProgram&
     if (op.is_comm()) {
       (op.kind == OpKind::Send ? result.sent_bytes : result.received_bytes) +=
           bytes_of(problem, blocks, program, op);
-    } else if (op.attends() || op.attends_grad()) {
+    } else if (attends(op) || attends_grad(op)) {
       const View& q = op.views[QkvOperand::kQ];
       const View& k = op.views[QkvOperand::kK];
       if (q.blocks != q_blocks) {

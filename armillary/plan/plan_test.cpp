@@ -103,6 +103,7 @@ TEST(Plan, BytesThatDoNotFitAreRefused) {
 /// A program with one op of each kind that counts.
 RankProgram small_program() {
   RankProgram program;
+  program.words = &attention_words();
   program.slots = {{.bytes = 1000, .external = true}, {.bytes = 30}, {.bytes = 400}};
   program.tiles = {{.tensor = Tensor::Q, .heads = {0, 6}, .blocks = {0, 1}, .slot = 0},
                    {.tensor = Tensor::K, .heads = {0, 3}, .blocks = {0, 1}, .slot = 1},

@@ -16,7 +16,6 @@ namespace {
 
 // Names, in the order of the enums.
 constexpr std::array<std::string_view, 2> kWireNames{"accumulator", "input"};
-constexpr std::array<std::string_view, 4> kDtypeNames = {"fp64", "fp32", "bf16", "fp16"};
 
 /// Refuses a size below 1.
 void check_at_least_1(std::string_view name, std::int64_t size) {
@@ -64,23 +63,6 @@ void check_fits(std::string_view what, std::initializer_list<std::int64_t> facto
 }
 
 }  // namespace
-
-std::int64_t bytes_of(Dtype dtype) {
-  constexpr std::array<std::int64_t, 4> kBytes = {8, 4, 2, 2};
-  return kBytes[static_cast<std::size_t>(dtype)];
-}
-
-Dtype accumulator(Dtype dtype) {
-  return dtype == Dtype::F64 ? Dtype::F64 : Dtype::F32;
-}
-
-std::string to_string(Dtype dtype) {
-  return std::string(kDtypeNames[static_cast<std::size_t>(dtype)]);
-}
-
-Dtype parse_dtype(std::string_view text) {
-  return static_cast<Dtype>(parse_choice("dtype", text, kDtypeNames));
-}
 
 std::string to_string(Wire wire) {
   return std::string(kWireNames[static_cast<std::size_t>(wire)]);

@@ -21,7 +21,7 @@ Problem legal_problem() {
           .heads = 6,
           .kv_heads = 3,
           .mask = full_mask({16, 16}),
-          .layout = {.kind = Layout::Kind::Zigzag}};
+          .layout = {.kind = LayoutKind::Zigzag}};
 }
 
 void expect_change_refused(const std::function<void(Problem&)>& change, const std::string& error) {

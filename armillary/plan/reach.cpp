@@ -1,7 +1,7 @@
 // The bound f(x, y) on pairs and the search for the fewest rows and columns. Three levels, from the
 // inside out: best_with() finds the best x for one y and one price by bisection (f is concave in
 // x); most_value() finds the best y by branch and bound; least_received() finds the best price by
-// walking down the lower hull of (pairs, received). Notation and proof: docs/notes/lower_bound.md.
+// walking down the lower hull of (pairs, received). Notation and proof: lower_bound.md.
 #include "armillary/plan/reach.h"
 
 #include <algorithm>

@@ -3,13 +3,13 @@
 #pragma once
 
 #include "armillary/plan/degrees.h"
-#include "armillary/plan/mask.h"
+#include "armillary/plan/mask/mask.h"
 
 namespace armillary::plan {
 
 /// One KV head with its `group` query heads, seen from a rank that owns some tokens. A row is one
 /// query of one query head, a column is one key. Foreign rows and columns are those of tokens that
-/// the rank does not own; it must receive each that it uses. Proof: docs/notes/lower_bound.md.
+/// the rank does not own; it must receive each that it uses. Proof: armillary/plan/lower_bound.md.
 class Reach {
  public:
   /// Tokens that the rank owns.

@@ -11,10 +11,10 @@
 namespace armillary::plan {
 namespace {
 
-/// The view as one segment per block.
-LocatedView in_blocks(const Blocks& blocks, const RankProgram& program, const View& view) {
+/// The view as one segment per block. `segment_of` has the tokens and the positions of a block.
+template <class SegmentOf>
+LocatedView in_blocks(const RankProgram& program, const View& view, const SegmentOf& segment_of) {
   const Tile& tile = program.tiles[view.tile];
-  const std::vector<Block>& table = blocks_of(blocks, tile.tensor);
   LocatedView located{.tile = view.tile,
                       .first_head = view.heads.begin - tile.heads.begin,
                       .heads = view.heads.count(),
@@ -24,11 +24,12 @@ LocatedView in_blocks(const Blocks& blocks, const RankProgram& program, const Vi
   auto next = view.blocks.begin();
   std::int64_t token = 0;
   for (const int block : tile.blocks) {
+    const std::int64_t tokens = segment_of.tokens(tile, block);
     if (next != view.blocks.end() && *next == block) {
-      located.segments.push_back({token, table[block].tokens(), table[block].runs});
+      located.segments.push_back({token, tokens, segment_of.positions(tile, block)});
       ++next;
     }
-    token += table[block].tokens();
+    token += tokens;
   }
   return located;
 }
@@ -63,6 +64,44 @@ void join_segments(const std::vector<LocatedView*>& views) {
   }
 }
 
+/// Blocks with the positions of their tokens.
+struct BlockTable {
+  const Blocks& blocks;
+  std::int64_t tokens(const Tile& tile, int block) const { return at(tile, block).tokens(); }
+  const Runs& positions(const Tile& tile, int block) const { return at(tile, block).runs; }
+  const Block& at(const Tile& tile, int block) const {
+    return blocks_of(blocks, tile.tensor)[block];
+  }
+};
+
+/// Blocks of which only the sizes are known.
+struct BlockSizes {
+  const Measures& measures;
+  std::int64_t tokens(const Tile& tile, int block) const {
+    return measures.tokens(tile.tensor, {block});
+  }
+  Runs positions(const Tile&, int) const { return {}; }
+};
+
+template <class SegmentOf>
+std::vector<LocatedView> locate_by(const SegmentOf& segment_of, const RankProgram& program,
+                                   const Op& op) {
+  std::vector<LocatedView> located;
+  for (const View& view : op.views) located.push_back(in_blocks(program, view, segment_of));
+  // The views of a message need not agree with each other, so each is joined on its own; those of
+  // one side of a compute op are joined together.
+  std::vector<std::vector<LocatedView*>> sides(kMostSides);
+  for (LocatedView& view : located) {
+    if (op.is_comm()) {
+      join_segments({&view});
+    } else {
+      sides[(*program.words)[program.tiles[view.tile].tensor].side].push_back(&view);
+    }
+  }
+  for (const std::vector<LocatedView*>& side : sides) join_segments(side);
+  return located;
+}
+
 /// True if a query of one list of blocks sees a key of the other.
 bool sees_any(const Mask& mask, const Blocks& blocks, const BlockIds& q, const BlockIds& kv) {
   return std::any_of(q.begin(), q.end(), [&](int query) {
@@ -75,21 +114,12 @@ bool sees_any(const Mask& mask, const Blocks& blocks, const BlockIds& q, const B
 }  // namespace
 
 std::vector<LocatedView> locate(const Blocks& blocks, const RankProgram& program, const Op& op) {
-  std::vector<LocatedView> located;
-  for (const View& view : op.views) located.push_back(in_blocks(blocks, program, view));
-  // The views of a message need not agree with each other, so each is joined on its own.
-  std::vector<LocatedView*> q_side;
-  std::vector<LocatedView*> kv_side;
-  for (LocatedView& view : located) {
-    if (op.is_comm()) {
-      join_segments({&view});
-    } else {
-      (is_kv(program.tiles[view.tile].tensor) ? kv_side : q_side).push_back(&view);
-    }
-  }
-  join_segments(q_side);
-  join_segments(kv_side);
-  return located;
+  return locate_by(BlockTable{blocks}, program, op);
+}
+
+std::vector<LocatedView> locate(const Measures& measures, const RankProgram& program,
+                                const Op& op) {
+  return locate_by(BlockSizes{measures}, program, op);
 }
 
 bool is_one_call(const Mask& mask, const std::vector<LocatedView>& located) {

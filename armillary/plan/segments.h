@@ -18,7 +18,7 @@ namespace armillary::plan {
 struct Segment {
   std::int64_t begin = 0;  ///< First token in the tile.
   std::int64_t count = 0;
-  Runs positions;  ///< Global positions of these tokens, in memory order.
+  Runs positions;  ///< Global positions of these tokens, in memory order, if there are blocks.
 };
 
 /// A view with its place in the tile. All its segments show the same heads.
@@ -34,6 +34,8 @@ struct LocatedView {
 /// of one side (queries or keys) of a compute op show the same blocks and are cut into the same
 /// segments, so that a kernel call takes segment s of each. Cost: O(blocks of the tiles).
 std::vector<LocatedView> locate(const Blocks& blocks, const RankProgram& program, const Op& op);
+/// The same for programs in any words, without the positions of tokens.
+std::vector<LocatedView> locate(const Measures& measures, const RankProgram& program, const Op& op);
 
 /// True if an op that attends is one kernel call over all of its views: each view is one segment,
 /// and at least one pair is visible. Requires the located views of such an op.

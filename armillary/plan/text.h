@@ -27,7 +27,7 @@
 #include <vector>
 
 #include "armillary/plan/plan.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/program/grid.h"
 
 namespace armillary::plan {
 
@@ -37,12 +37,6 @@ namespace armillary::plan {
 /// range print as `?`. Cost: O(ops).
 std::string to_string(const Plan& plan, const Diagnostic* at = nullptr);
 
-/// One word of the grid, and the ops of the rank that it stands for (indices, ascending).
-struct GridWord {
-  int step = 0;
-  std::string text;
-  std::vector<int> ops;
-};
 /// The words of one rank by step, in the order in which the grid has them.
 std::vector<GridWord> grid_words(const Plan& plan, Rank rank);
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 
 namespace armillary::plan {
 namespace {
@@ -88,6 +88,7 @@ TEST(Text, FillsLinesToTheirWidth) {
   const std::string eight = "?<r1 ?<r1 ?<r1 ?<r1 ?<r1 ?<r1 ?<r1 ?<r1";
   Plan plan;
   plan.ranks.resize(1);
+  plan.ranks[0].words = &attention_words();
   plan.ranks[0].ops = std::vector<Op>(10, recv);
   EXPECT_EQ(to_string(plan), indent + "rank 0\nstep 0    " + eight + " ?<r1\n" + indent + "?<r1\n");
   plan.ranks[0].ops[0] = {.kind = OpKind::Clear};

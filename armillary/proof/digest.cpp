@@ -37,6 +37,10 @@ class Hash {
   template <class T>
   requires std::is_enum_v<T>
   void add(T value) { add(static_cast<int>(value)); }
+  template <class Tag>
+  void add(plan::Word<Tag> word) {
+    add(word.number());
+  }
   // One function for each structure; it lists all fields. A new field has to be added here too.
   void add(const plan::Heads& heads) { add_all(heads.begin, heads.end); }
   void add(const plan::Interval& range) { add_all(range.begin, range.end); }
@@ -53,7 +57,8 @@ class Hash {
   }
   void add(const plan::View& view) { add_all(view.tile, view.heads, view.blocks); }
   void add(const plan::Op& op) {
-    add_all(op.kind, op.lane, op.step, op.peer, op.collective, op.init_q, op.init_kv, op.zero_copy);
+    add_all(op.kind, op.lane, op.step, op.peer, op.collective, op.init[0], op.init[1],
+            op.zero_copy);
     add_list(op.views);
   }
   /// Lists, element by element.
@@ -80,10 +85,10 @@ class Hash {
   }
 
   /// The state of the hash needs an alignment that only its own functions give it.
-  struct Free {
+  struct FreeHash {
     void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
   };
-  std::unique_ptr<XXH3_state_t, Free> state_{XXH3_createState()};
+  std::unique_ptr<XXH3_state_t, FreeHash> state_{XXH3_createState()};
 };
 
 }  // namespace
@@ -98,10 +103,14 @@ Digest digest_of(std::string_view text) {
   return hash.digest();
 }
 
+// The strategy by its text, which is one for equal options.
 Digest digest_of(const plan::Problem& problem, const plan::Strategy& strategy) {
+  return digest_of_text(problem, to_string(strategy));
+}
+
+Digest digest_of_text(const plan::Problem& problem, std::string_view strategy) {
   Hash hash;
-  // The strategy by its text, which names all keys that were given.
-  hash.add(std::string_view(to_string(strategy)));
+  hash.add(strategy);
   hash.add_all(problem.world, problem.batch, problem.heads, problem.kv_heads, problem.head_dim,
                problem.value_dim, problem.dtype, problem.layout.kind, problem.layout.stripe,
                problem.return_lse, problem.wire);

@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "armillary/plan/plan.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 
 namespace armillary::proof {
 
@@ -34,6 +34,9 @@ Digest digest_of(std::string_view text);
 /// Digest of a problem and a strategy: the key of its proof. Equal on every machine of one byte
 /// order. Cost: O(bands of the mask).
 Digest digest_of(const plan::Problem& problem, const plan::Strategy& strategy);
+
+/// The same of a problem and a text that stands for a strategy, such as `auto:cluster=c6`.
+Digest digest_of_text(const plan::Problem& problem, std::string_view strategy);
 
 /// Digest of the blocks of a problem, which all ranks share. Cost: O(runs of all blocks).
 Digest digest_of(const plan::Blocks& blocks);

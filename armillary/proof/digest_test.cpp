@@ -46,9 +46,9 @@ TEST(Digest, OfAProblemDependsOnAllOfIt) {
       [](plan::Problem& p) {
         p.mask = plan::causal_mask({16, 17}, plan::Align::End);
       },
-      [](plan::Problem& p) { p.layout.kind = plan::Layout::Kind::Striped; },
+      [](plan::Problem& p) { p.layout.kind = plan::LayoutKind::Striped; },
       [](plan::Problem& p) {
-        p.layout = {plan::Layout::Kind::Striped, 2};
+        p.layout = {plan::LayoutKind::Striped, 2};
       },
       [](plan::Problem& p) { p.return_lse = true; },
       [](plan::Problem& p) { p.wire = plan::Wire::Input; },
@@ -86,8 +86,8 @@ TEST(Digest, OfAProgramDependsOnAllOfIt) {
       [](Program& p) { p.ops[0].step += 1; },
       [](Program& p) { p.ops[0].peer += 1; },
       [](Program& p) { p.ops[0].collective = plan::Collective::AllToAll; },
-      [](Program& p) { p.ops[0].init_q = true; },
-      [](Program& p) { p.ops[0].init_kv = true; },
+      [](Program& p) { p.ops[0].init[plan::kQSide] = true; },
+      [](Program& p) { p.ops[0].init[plan::kKvSide] = true; },
       [](Program& p) { p.ops[0].zero_copy = true; },
       [](Program& p) { p.ops[0].views[0].tile += 1; },
       [](Program& p) { p.ops[0].views[0].heads.begin += 1; },

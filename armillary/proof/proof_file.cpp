@@ -52,7 +52,7 @@ bool is_there(const std::string& folder, const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     fail<IoError>("proof: {} is no folder; one of verify --save-proof, or none, is required",
-                  folder);
+                  excerpt(folder));
   }
   const fs::file_status status = fs::symlink_status(path, error);
   return fs::exists(status);
@@ -60,7 +60,8 @@ bool is_there(const std::string& folder, const std::string& path) {
 
 /// @throws InvalidArgument that says what is wrong with the file.
 [[noreturn]] void refuse(const std::string& path, const std::string& given) {
-  fail<InvalidArgument>("proof: {} {}; run armillary verify --save-proof again", path, given);
+  fail<InvalidArgument>("proof: {} {}; run armillary verify --save-proof again", excerpt(path),
+                        given);
 }
 
 /// Refuses a field whose value is not the required one. For an object, the text names the first key
@@ -98,12 +99,14 @@ std::string proof_path(const std::string& folder, const Digest& key) {
 }
 
 std::string save_proof(const std::string& folder, const plan::Problem& problem,
-                       const plan::Strategy& strategy) {
+                       const plan::Strategy& strategy, const ProgramSource& source) {
   const plan::Planner planner(problem, strategy);
   std::array<PassProof, kPasses.size()> passes;
-  for (std::size_t p = 0; p < kPasses.size(); ++p) passes[p] = prove(planner, kPasses[p]);
+  for (std::size_t p = 0; p < kPasses.size(); ++p) {
+    passes[p] = prove(planner, kPasses[p], source);
+  }
   // Nothing is written for a plan that is wrong.
-  const std::string wrong = first_wrong(planner, passes);
+  const std::string wrong = first_wrong(planner, passes, source);
   if (!wrong.empty()) fail<PlanError>("proof: {}; a plan that is exact is required", wrong);
   Json json = contents(problem, strategy, to_json(passes));
   const std::string digest = to_string(digest_of(json_text(json)));

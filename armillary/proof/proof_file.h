@@ -30,7 +30,7 @@ std::string proof_path(const std::string& folder, const Digest& key);
 /// @throws PlanError with the first broken rule, and nothing is written; IoError if the file cannot
 /// be written.
 std::string save_proof(const std::string& folder, const plan::Problem& problem,
-                       const plan::Strategy& strategy);
+                       const plan::Strategy& strategy, const ProgramSource& source = {});
 
 /// Reads the recorded proof of a problem and strategy; nothing if the folder has no such file.
 /// @throws InvalidArgument, naming the file, if it is of another version, cut off, edited, or of

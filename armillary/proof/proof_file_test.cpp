@@ -13,6 +13,7 @@
 #include <string>
 
 #include "armillary/core/testing/expect_error.h"
+#include "armillary/proof/testing/changed_programs.h"
 
 namespace armillary::proof {
 namespace {
@@ -73,10 +74,10 @@ TEST_F(ProofFile, KeepsTheDigestsOfAllPrograms) {
 }
 
 TEST_F(ProofFile, IsNotWrittenForAWrongPlan) {
-  const ChangedPrograms broken([](plan::Pass, bool, plan::RankProgram& program) {
+  const ProgramSource broken = changed_programs([](plan::Pass, plan::RankProgram& program) {
     if (program.rank == 1 && !program.ops.empty()) program.ops.pop_back();
   });
-  EXPECT_THROW(save(), PlanError);
+  EXPECT_THROW(save_proof(folder_, problem_, ring_, broken), PlanError);
   EXPECT_FALSE(std::filesystem::exists(proof_path(folder_, digest_of(problem_, ring_))));
 }
 

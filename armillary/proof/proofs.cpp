@@ -6,7 +6,7 @@
 #include <exception>
 #include <system_error>
 
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 
 namespace armillary::proof {
 
@@ -15,11 +15,10 @@ Proofs& Proofs::of_this_process() {
   return proofs;
 }
 
-Proofs::Proofs() {
-  // Static objects that the worker uses. They are made before this one, so they are destroyed after
-  // it, when the worker has ended.
+Proofs::Proofs() : entries_(3072) {  // Three passes of 1,024 problems.
+  // The registry is a static object that the worker uses. It is made before this one, so it is
+  // destroyed after it, when the worker has ended.
   plan::strategies();
-  make_current_change();
 }
 
 Proofs::~Proofs() {
@@ -36,11 +35,10 @@ std::shared_ptr<const PassProof> Proofs::get(const Digest& key, plan::Pass pass,
   bool mine = true;
   {
     const std::lock_guard lock(mutex_);
-    const auto found = entries_.find({key, pass});
-    if (found == entries_.end()) {
+    entry = find({key, pass});
+    if (entry == nullptr) {
       entry = add({key, pass});
     } else {
-      entry = found->second;
       // A proof that the worker has not begun is made here: this thread needs it now.
       mine = entry->ahead != nullptr;
       entry->ahead = nullptr;
@@ -55,7 +53,7 @@ std::shared_ptr<const PassProof> Proofs::get(const Digest& key, plan::Pass pass,
 void Proofs::start(const Digest& key, plan::Pass pass, Make make) {
   {
     const std::lock_guard lock(mutex_);
-    if (entries_.contains({key, pass})) return;  // Known, or being made.
+    if (find({key, pass}) != nullptr) return;  // Known, or being made.
     // The thread is made by the first call: most processes never need it.
     try {
       if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
@@ -74,17 +72,14 @@ std::int64_t Proofs::made() const {
   return made_;
 }
 
+std::shared_ptr<Proofs::Entry> Proofs::find(const Key& key) {
+  const auto* const known = entries_.find([&](const auto& one) { return one.first == key; });
+  return known == nullptr ? nullptr : known->second;
+}
+
 // A thread that has asked for the forgotten proof keeps its entry alive.
 std::shared_ptr<Proofs::Entry> Proofs::add(const Key& key) {
-  constexpr std::size_t kMost = 3072;  // Three passes of 1,024 problems.
-  auto entry = std::make_shared<Entry>();
-  entries_.emplace(key, entry);
-  order_.push_back(key);
-  if (order_.size() > kMost) {
-    entries_.erase(order_.front());
-    order_.pop_front();
-  }
-  return entry;
+  return entries_.add({key, std::make_shared<Entry>()}).second;
 }
 
 void Proofs::run(Entry& entry, const Make& make) {

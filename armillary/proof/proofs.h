@@ -13,19 +13,19 @@
 #include <deque>
 #include <functional>
 #include <future>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "armillary/core/recent.h"
 #include "armillary/proof/prove.h"
 
 namespace armillary::proof {
 
 /// Proofs by digest_of(problem, strategy) and pass. Keeps a fixed number of them; when there are
-/// more, the one that was added first is forgotten, and made again if it is needed again. May be
-/// used from any thread; a thread that asks for a proof which another thread is making waits for
+/// more, the one that was used longest ago is forgotten, and made again if it is needed again. May
+/// be used from any thread; a thread that asks for a proof which another thread is making waits for
 /// it.
 class Proofs {
  public:
@@ -58,7 +58,8 @@ class Proofs {
     std::shared_future<Made> proof{promise.get_future()};
   };
 
-  /// Adds an entry and forgets the oldest if there are too many. Requires the lock.
+  /// Null if there is none. Requires the lock, as add() does.
+  std::shared_ptr<Entry> find(const Key& key);
   std::shared_ptr<Entry> add(const Key& key);
   /// Makes a proof and gives it, or the exception, to all that wait for it. Without the lock.
   static void run(Entry& entry, const Make& make);
@@ -66,8 +67,7 @@ class Proofs {
 
   mutable std::mutex mutex_;  ///< Guards all that follows.
   std::condition_variable wake_;
-  std::map<Key, std::shared_ptr<Entry>> entries_;
-  std::deque<Key> order_;                     ///< Keys of all entries, the oldest first.
+  Recent<std::pair<Key, std::shared_ptr<Entry>>> entries_;
   std::deque<std::shared_ptr<Entry>> ahead_;  ///< The queue of the worker.
   std::int64_t made_ = 0;
   bool stops_ = false;

@@ -1,64 +1,25 @@
 // Runnable programs and their proofs. Programs that run and programs that are proved come from one
-// function, make(), so a test can change one or both and see that the difference is noticed.
+// source.
 #include "armillary/proof/prove.h"
 
 #include <fmt/format.h>
 
-#include <memory>
-#include <mutex>
-#include <utility>
-
 #include "armillary/core/error.h"
-#include "armillary/plan/parallel_for_ranks.h"
 #include "armillary/plan/passes/lower.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/program/parallel_for_ranks.h"
+#include "armillary/plan/verify/verify.h"
 
 namespace armillary::proof {
-namespace {
-
-/// The change that a test asks for; null in every other process.
-class CurrentChange {
- public:
-  static CurrentChange& of_this_process() {
-    static CurrentChange current;
-    return current;
-  }
-  void set(std::shared_ptr<const ChangedPrograms::Change> change) {
-    const std::lock_guard lock(mutex_);
-    change_ = std::move(change);
-  }
-  /// Changes the program if a test asks for it. Called by many threads at once.
-  void apply(plan::Pass pass, bool proving, plan::RankProgram& program) {
-    // A copy of the pointer keeps the change alive after the lock is released.
-    const std::shared_ptr<const ChangedPrograms::Change> change = get();
-    if (change) (*change)(pass, proving, program);
-  }
-
- private:
-  std::shared_ptr<const ChangedPrograms::Change> get() {
-    const std::lock_guard lock(mutex_);
-    return change_;
-  }
-  std::mutex mutex_;
-  std::shared_ptr<const ChangedPrograms::Change> change_;
-};
-
-/// Strategy, then lowering, then the change of a test.
-plan::RankProgram make(const plan::Planner& planner, plan::Pass pass, plan::Rank rank,
-                       bool proving) {
-  plan::RankProgram program =
-      plan::lower(planner.problem(), planner.blocks(), planner.program(pass, rank));
-  CurrentChange::of_this_process().apply(pass, proving, program);
-  return program;
-}
-
-}  // namespace
-
 plan::RankProgram runnable(const plan::Planner& planner, plan::Pass pass, plan::Rank rank) {
-  return make(planner, pass, rank, false);
+  return plan::lower(planner.problem(), planner.blocks(), planner.program(pass, rank));
 }
 
-PassProof prove(const plan::Planner& planner, plan::Pass pass) {
+plan::RankProgram program_of(const ProgramSource& source, const plan::Planner& planner,
+                             plan::Pass pass, plan::Rank rank) {
+  return source ? (*source)(planner, pass, rank) : runnable(planner, pass, rank);
+}
+
+PassProof prove(const plan::Planner& planner, plan::Pass pass, const ProgramSource& source) {
   const int world = planner.problem().world;
   plan::Plan plan{.problem = planner.problem(),
                   .strategy = to_string(planner.strategy()),
@@ -71,7 +32,7 @@ PassProof prove(const plan::Planner& planner, plan::Pass pass) {
   const Digest blocks = digest_of(plan.blocks);
   plan::parallel_for_ranks(world, [&](plan::Rank rank) {
     plan::RankProgram& program = plan.ranks[rank];
-    program = make(planner, pass, rank, true);
+    program = program_of(source, planner, pass, rank);
     proof.programs[rank] = digest_of(program, blocks);
   });
   // One diagnostic is enough to refuse the plan.
@@ -85,32 +46,21 @@ PassProof prove(const plan::Planner& planner, plan::Pass pass) {
 }
 
 std::string first_wrong(const plan::Planner& planner,
-                        const std::array<PassProof, kPasses.size()>& passes) {
+                        const std::array<PassProof, kPasses.size()>& passes,
+                        const ProgramSource& source) {
   for (const PassProof& pass : passes) {
     if (!pass.wrong.empty()) return pass.wrong;
   }
   // All passes are exact by themselves. Later passes must also find the tiles that forward saves.
   for (int rank = 0; rank < planner.problem().world; ++rank) {
-    const plan::RankProgram forward = runnable(planner, plan::Pass::Forward, rank);
+    const plan::RankProgram forward = program_of(source, planner, plan::Pass::Forward, rank);
     for (const plan::Pass later : {plan::Pass::Backward, plan::Pass::Replay}) {
-      if (!plan::finds_saved(forward, runnable(planner, later, rank))) {
+      if (!plan::finds_saved(forward, program_of(source, planner, later, rank))) {
         return fmt::format("rank {}: {} does not find what forward saves", rank, to_string(later));
       }
     }
   }
   return "";
-}
-
-void make_current_change() {
-  CurrentChange::of_this_process();
-}
-
-ChangedPrograms::ChangedPrograms(Change change) {
-  CurrentChange::of_this_process().set(std::make_shared<const Change>(std::move(change)));
-}
-
-ChangedPrograms::~ChangedPrograms() {
-  CurrentChange::of_this_process().set(nullptr);
 }
 
 }  // namespace armillary::proof

@@ -1,17 +1,17 @@
 // prove.h: the programs that run, and the proof that they compute exact attention.
 //
-//   planner --program(pass, rank)--> lower --> runnable program of a rank
-//           the same for all ranks ----------> verify --> PassProof: digests, and the first broken
-//           rule
+//   planner --source(pass, rank)--> runnable program of a rank
+//           the same for all ranks --> verify --> PassProof: digests, and the first broken rule
 #pragma once
 
 #include <array>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "armillary/plan/plan.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/proof/digest.h"
 
 namespace armillary::proof {
@@ -24,6 +24,16 @@ inline constexpr std::array kPasses{plan::Pass::Forward, plan::Pass::Backward, p
 /// plan/passes/lower.h.
 plan::RankProgram runnable(const plan::Planner& planner, plan::Pass pass, plan::Rank rank);
 
+/// A source of the programs that run, instead of `runnable`: its programs are proved like any
+/// other. A pure function; called by many threads at once. Null stands for `runnable`.
+using MakeProgram =
+    std::function<plan::RankProgram(const plan::Planner&, plan::Pass pass, plan::Rank rank)>;
+using ProgramSource = std::shared_ptr<const MakeProgram>;
+
+/// The program that a rank runs if its programs come from `source`.
+plan::RankProgram program_of(const ProgramSource& source, const plan::Planner& planner,
+                             plan::Pass pass, plan::Rank rank);
+
 /// The proof of one pass, or the reason why there is none.
 struct PassProof {
   std::vector<Digest> programs;  ///< By rank.
@@ -31,30 +41,15 @@ struct PassProof {
   std::string wrong;
 };
 
-/// Makes the runnable programs of all ranks and proves them with plan::verify. It sees one pass
+/// Makes the programs of all ranks and proves them with plan::verify. It sees one pass
 /// only: that backward and replay find the tiles which forward saves is checked by
 /// plan::finds_saved. Cost: that of `verify`; programs are made on all cores.
-PassProof prove(const plan::Planner& planner, plan::Pass pass);
+PassProof prove(const plan::Planner& planner, plan::Pass pass, const ProgramSource& source = {});
 
 /// The first error of the passes, in the order of `kPasses`; empty if all are exact, and backward
 /// and replay find the tiles that forward saves.
 std::string first_wrong(const plan::Planner& planner,
-                        const std::array<PassProof, kPasses.size()>& passes);
-
-/// Makes the static object that ChangedPrograms sets, for callers that must be destroyed before it
-/// (proofs.cpp).
-void make_current_change();
-
-/// For tests: while it lives, `change` is applied to every runnable program when it is made, as if
-/// a strategy or a lowering pass were wrong. `proving` is true for programs that are made to be
-/// proved, false for those that are made to run. There may be one such object at a time.
-class ChangedPrograms {
- public:
-  using Change = std::function<void(plan::Pass pass, bool proving, plan::RankProgram& program)>;
-  explicit ChangedPrograms(Change change);
-  ChangedPrograms(const ChangedPrograms&) = delete;
-  ChangedPrograms& operator=(const ChangedPrograms&) = delete;
-  ~ChangedPrograms();
-};
+                        const std::array<PassProof, kPasses.size()>& passes,
+                        const ProgramSource& source = {});
 
 }  // namespace armillary::proof

@@ -6,7 +6,8 @@
 
 #include <utility>
 
-#include "armillary/plan/verify.h"
+#include "armillary/plan/verify/verify.h"
+#include "armillary/proof/testing/changed_programs.h"
 
 namespace armillary::proof {
 namespace {
@@ -23,8 +24,10 @@ plan::Planner ring_of(int world) {
           plan::parse_strategy("ring")};
 }
 
-std::array<PassProof, kPasses.size()> prove_all(const plan::Planner& planner) {
-  return {prove(planner, kPasses[0]), prove(planner, kPasses[1]), prove(planner, kPasses[2])};
+std::array<PassProof, kPasses.size()> prove_all(const plan::Planner& planner,
+                                                const ProgramSource& source = {}) {
+  return {prove(planner, kPasses[0], source), prove(planner, kPasses[1], source),
+          prove(planner, kPasses[2], source)};
 }
 
 TEST(Prove, NamesTheProgramsThatRun) {
@@ -42,36 +45,37 @@ TEST(Prove, NamesTheProgramsThatRun) {
 }
 
 TEST(Prove, SaysWhatIsWrong) {
-  const ChangedPrograms broken([](plan::Pass pass, bool, plan::RankProgram& program) {
+  const ProgramSource broken = changed_programs([](plan::Pass pass, plan::RankProgram& program) {
     if (pass == plan::Pass::Backward && program.rank == 2) program.ops.pop_back();
   });
   const plan::Planner planner = ring_of(4);
-  EXPECT_EQ(prove(planner, plan::Pass::Forward).wrong, "");
-  EXPECT_THAT(prove(planner, plan::Pass::Backward).wrong, HasSubstr("ring backward: rank "));
-  EXPECT_EQ(first_wrong(planner, prove_all(planner)), prove(planner, plan::Pass::Backward).wrong);
+  EXPECT_EQ(prove(planner, plan::Pass::Forward, broken).wrong, "");
+  EXPECT_THAT(prove(planner, plan::Pass::Backward, broken).wrong,
+              HasSubstr("ring backward: rank "));
+  EXPECT_EQ(first_wrong(planner, prove_all(planner, broken), broken),
+            prove(planner, plan::Pass::Backward, broken).wrong);
 }
 
 TEST(Prove, PassesMustAgreeInWhatIsSaved) {
   const plan::Planner planner = ring_of(2);
   const std::array<PassProof, kPasses.size()> passes = prove_all(planner);
   for (const plan::Pass wrong : {plan::Pass::Backward, plan::Pass::Replay}) {
-    const ChangedPrograms changed([&](plan::Pass pass, bool, plan::RankProgram& program) {
-      if (pass == wrong && program.rank == 1) std::swap(program.saved[1], program.saved[2]);
-    });
-    EXPECT_EQ(first_wrong(planner, passes),
+    const ProgramSource changed =
+        changed_programs([&](plan::Pass pass, plan::RankProgram& program) {
+          if (pass == wrong && program.rank == 1) std::swap(program.saved[1], program.saved[2]);
+        });
+    EXPECT_EQ(first_wrong(planner, passes, changed),
               fmt::format("rank 1: {} does not find what forward saves", to_string(wrong)));
   }
 }
 
-TEST(ChangedPrograms, EndWithTheObject) {
+TEST(ProgramSource, OfNoneIsTheStrategyLowered) {
   const plan::Planner planner = ring_of(2);
-  const plan::RankProgram before = runnable(planner, plan::Pass::Forward, 0);
-  {
-    const ChangedPrograms empty(
-        [](plan::Pass, bool, plan::RankProgram& program) { program.ops.clear(); });
-    EXPECT_TRUE(runnable(planner, plan::Pass::Forward, 0).ops.empty());
-  }
-  EXPECT_EQ(runnable(planner, plan::Pass::Forward, 0), before);
+  EXPECT_EQ(program_of({}, planner, plan::Pass::Forward, 1),
+            runnable(planner, plan::Pass::Forward, 1));
+  const ProgramSource empty =
+      changed_programs([](plan::Pass, plan::RankProgram& program) { program.ops.clear(); });
+  EXPECT_TRUE(program_of(empty, planner, plan::Pass::Forward, 1).ops.empty());
 }
 
 }  // namespace

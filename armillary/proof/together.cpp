@@ -10,10 +10,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -31,41 +29,18 @@
 namespace armillary::proof {
 namespace {
 
-using Claims = std::array<Digest, kPasses.size()>;  ///< Digests of one rank's programs, by pass.
-
-/// The proofs of this group, attached to each rank's end of it: by problem and strategy, the
-/// digests that this rank had when they were proved. Ranks prove in the same order, so all have the
-/// same keys. The oldest are forgotten, and proved again if they are needed again.
-class Proved {
- public:
-  const Claims* find(const Digest& key) const {
-    const auto found = claims_.find(key);
-    return found == claims_.end() ? nullptr : &found->second;
-  }
-  void add(const Digest& key, const Claims& claims) {
-    constexpr std::size_t kMost = 1024;
-    claims_.emplace(key, claims);
-    order_.push_back(key);
-    if (order_.size() > kMost) {
-      claims_.erase(order_.front());
-      order_.pop_front();
-    }
-  }
-
- private:
-  std::map<Digest, Claims> claims_;
-  std::deque<Digest> order_;
-};
-
 /// The rank that proves a pass. It depends on the problem, so that the proofs of many masks are
 /// spread over the ranks.
 int prover_of(const Digest& key, std::size_t pass, int world) {
   return static_cast<int>((key.low + pass) % static_cast<std::uint64_t>(world));
 }
 
-/// A function that makes the proof of a pass. It holds copies, so any thread may call it.
-Proofs::Make prover(const plan::Planner& planner, plan::Pass pass) {
-  return [planner, pass] { return prove(planner, pass); };
+/// The proof of a pass. Proofs of the process are by problem and strategy, so they are those of
+/// `runnable` only; a group that brings its own source proves by itself.
+std::shared_ptr<const PassProof> proof_of(const RankPrograms& own, plan::Pass pass) {
+  const auto make = [&] { return prove(own.planner, pass, own.source); };
+  if (own.source) return std::make_shared<const PassProof>(make());
+  return Proofs::of_this_process().get(own.key, pass, make);
 }
 
 /// Judges the passes that this rank has to prove, against the claims of all ranks. Returns the
@@ -85,7 +60,7 @@ std::string judge(const RankPrograms& own, const std::vector<Claims>& claims, pl
     // A proof in the folder replaces one that this process makes.
     std::shared_ptr<const PassProof> made;
     if (!recorded) {
-      made = Proofs::of_this_process().get(own.key, kPasses[p], prover(own.planner, kPasses[p]));
+      made = proof_of(own, kPasses[p]);
       if (!made->wrong.empty()) return made->wrong;
     }
     // Either way, each rank must run the program that was proved.
@@ -112,8 +87,17 @@ std::vector<T> gather(comm::Communicator& comm, const T& mine) {
   return all;
 }
 
-/// Returns if all claims are proved, on all ranks. Throws the same verdict on all ranks otherwise.
-void judge_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder) {
+}  // namespace
+
+bool is_proved(const std::optional<Claims>& before, const comm::Communicator& comm,
+               const RankPrograms& own) {
+  if (!before) return false;
+  if (*before == own.programs) return true;
+  fail<PlanError>("attention: {} was proved with other programs than rank {} has now",
+                  to_string(own.planner.strategy()), comm.rank());
+}
+
+void prove_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder) {
   Verdict mine;
   const auto refuse = [&](Finding finding, std::string_view why) {
     if (why.empty()) return;
@@ -132,22 +116,6 @@ void judge_together(comm::Communicator& comm, const RankPrograms& own, const std
   Verdict worst;
   for (const Verdict& of_rank : gather(comm, mine)) worst.raise(of_rank.finding, of_rank.text);
   throw_together(comm, worst);
-}
-
-}  // namespace
-
-bool is_proved(comm::Communicator& comm, const RankPrograms& own) {
-  const Claims* const before = comm.attachment<Proved>().find(own.key);
-  if (before == nullptr) return false;
-  if (*before == own.programs) return true;
-  fail<PlanError>("attention: {} was proved with other programs than rank {} has now",
-                  to_string(own.planner.strategy()), comm.rank());
-}
-
-void prove_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder) {
-  if (is_proved(comm, own)) return;
-  judge_together(comm, own, folder);
-  comm.attachment<Proved>().add(own.key, own.programs);
 }
 
 void prove_ahead(comm::Communicator& comm, const plan::Problem& problem,

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 
 #include "armillary/comm/communicator.h"
@@ -15,21 +16,25 @@
 
 namespace armillary::proof {
 
+using Claims = std::array<Digest, kPasses.size()>;  ///< Digests of one rank's programs, by pass.
+
 /// The programs of one rank, as it will run them.
 struct RankPrograms {
   plan::Planner planner;
-  Digest key;                                   ///< Digest of problem and strategy.
-  std::array<Digest, kPasses.size()> programs;  ///< By pass.
+  ProgramSource source;  ///< The source of the programs.
+  Digest key;            ///< Digest of problem and strategy.
+  Claims programs;
   bool finds_saved = false;  ///< Whether backward and replay find the tiles that forward saves.
 };
 
-/// Whether prove_together has proved these programs in this group; the same on all ranks. It sends
-/// nothing. @throws PlanError if other programs were proved for this problem and strategy.
-bool is_proved(comm::Communicator& comm, const RankPrograms& own);
+/// Whether these programs are the ones that the group proved for their problem and strategy:
+/// `before`, if it has proved any. It sends nothing. @throws PlanError if it proved others.
+bool is_proved(const std::optional<Claims>& before, const comm::Communicator& comm,
+               const RankPrograms& own);
 
-/// Returns when the programs of all ranks of the group are proved: at once if they were before.
-/// `folder` has recorded proofs (proof_file.h); empty for none. Every pass is proved by one rank,
-/// the next by the rank after. Collective over the group; waits are those of the communicator.
+/// Returns when the programs of all ranks of the group are proved. `folder` has recorded proofs
+/// (proof_file.h); empty for none. Every pass is proved by one rank, the next by the rank after.
+/// Collective over the group; waits are those of the communicator.
 /// @throws PlanError, on all ranks, if a plan is not exact or a program is not the one that was
 /// proved; InvalidArgument, on all ranks, if a recorded proof cannot be used; CommError as the
 /// communicator does.

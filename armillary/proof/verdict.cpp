@@ -1,3 +1,5 @@
+// verdict.cpp: the gravest finding wins, and its text is cut to a fixed size, since verdicts travel
+// as bytes.
 #include "armillary/proof/verdict.h"
 
 #include <fmt/format.h>

@@ -32,8 +32,8 @@ const kernel::Kernel& library(bool causal) {
 
 at::Tensor random_like(const CompiledProgram& compiled, int tile) {
   const plan::Tile& of = compiled.program.tiles[tile];
-  at::Generator generator = at::detail::createCPUGenerator(
-      31 * static_cast<std::uint64_t>(of.tensor) + compiled.program.rank);
+  at::Generator generator =
+      at::detail::createCPUGenerator(31 * of.tensor.number() + compiled.program.rank);
   return at::randn(compiled.shapes[tile], generator, at::TensorOptions(at::kDouble));
 }
 
@@ -79,9 +79,9 @@ TEST(AdaptedRuns, EveryStrategyRunsOnALibrarysAttention) {
         if (sanitizer_samples() && random() % 4 != 0) continue;
         const auto required = results_of(problem, strategy, kernel::reference());
         for (const bool causal : {false, true}) {
-          const auto given = results_of(problem, strategy, library(causal));
-          for (std::size_t i = 0; i < given.size(); ++i) {
-            ASSERT_TRUE(at::allclose(given[i], required[i], 1e-11, 1e-11))
+          const auto results = results_of(problem, strategy, library(causal));
+          for (std::size_t i = 0; i < results.size(); ++i) {
+            ASSERT_TRUE(at::allclose(results[i], required[i], 1e-11, 1e-11))
                 << strategy << " " << mask << " result " << i;
           }
         }

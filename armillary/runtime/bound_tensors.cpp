@@ -20,15 +20,14 @@ void show(const at::Tensor& tensor, const c10::Storage& storage, at::IntArrayRef
   }
 }
 
-BoundTensors::BoundTensors(const CompiledProgram& compiled, at::Device place)
+BoundTensors::BoundTensors(const MachineProgram& compiled, at::Device place)
     : nothing_(at::empty({0}, at::TensorOptions(at::kByte).device(place))),
       of_tile_(compiled.program.tiles.size()) {
   for (const CompiledOp& op : compiled.ops) {
-    std::vector<std::vector<Part>>& operands = parts_.emplace_back();
+    std::vector<std::vector<BoundPart>>& operands = parts_.emplace_back();
     for (const plan::LocatedView& view : op.views) {
-      const plan::Tile& tile = compiled.program.tiles[view.tile];
-      const at::ScalarType dtype = scalar_type(dtype_of(compiled.problem, tile));
-      std::vector<Part>& parts = operands.emplace_back();
+      const at::ScalarType dtype = scalar_type(compiled.dtypes[view.tile]);
+      std::vector<BoundPart>& parts = operands.emplace_back();
       parts.reserve(view.segments.size());  // must not move: of_tile_ points to its elements
       for (const plan::Segment& segment : view.segments) {
         parts.push_back({at::empty({0}, nothing_.options().dtype(dtype)), &view, &segment});
@@ -40,7 +39,7 @@ BoundTensors::BoundTensors(const CompiledProgram& compiled, at::Device place)
 
 void BoundTensors::point(int tile, const at::Tensor& memory) {
   c10::SmallVector<std::int64_t, 4> sizes(memory.sizes());
-  for (Part* part : of_tile_[tile]) {
+  for (BoundPart* part : of_tile_[tile]) {
     sizes[1] = part->segment->count;
     sizes[2] = part->view->heads;
     const std::int64_t first =
@@ -54,7 +53,7 @@ void BoundTensors::drop(int tile) {
 }
 
 void BoundTensors::move(int tile, const c10::Storage& memory) {
-  for (Part* part : of_tile_[tile]) {
+  for (BoundPart* part : of_tile_[tile]) {
     part->tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(memory);
   }
 }

@@ -11,7 +11,7 @@
 
 #include <vector>
 
-#include "armillary/runtime/compiled_program.h"
+#include "armillary/runtime/machine_program.h"
 
 namespace armillary::runtime {
 
@@ -26,7 +26,7 @@ class BoundTensors {
  public:
   /// `compiled` must not move and must outlive this object. All memory that is bound later lies at
   /// the device `place`.
-  BoundTensors(const CompiledProgram& compiled, at::Device place);
+  BoundTensors(const MachineProgram& compiled, at::Device place);
 
   /// Binds every operand that views a part of `tile` to its part of `memory`, the whole tile:
   /// [B, L, heads, dim] or [B, L, heads], any strides. Cost: O(operands of the tile).
@@ -45,14 +45,14 @@ class BoundTensors {
 
  private:
   /// One segment of one view, and the tensor that shows it.
-  struct Part {
+  struct BoundPart {
     at::Tensor tensor;
     const plan::LocatedView* view = nullptr;
     const plan::Segment* segment = nullptr;
   };
-  at::Tensor nothing_;                                 ///< empty tensor at `place`
-  std::vector<std::vector<std::vector<Part>>> parts_;  ///< by op, operand, segment
-  std::vector<std::vector<Part*>> of_tile_;            ///< by tile: its parts in all operands
+  at::Tensor nothing_;                                      ///< empty tensor at `place`
+  std::vector<std::vector<std::vector<BoundPart>>> parts_;  ///< by op, operand, segment
+  std::vector<std::vector<BoundPart*>> of_tile_;            ///< by tile: its parts in all operands
 };
 
 }  // namespace armillary::runtime

@@ -1,3 +1,4 @@
+// device.cpp: the CPU as a device without lanes: an op runs in the call that starts it.
 #include "armillary/runtime/device.h"
 
 #include <ATen/ATen.h>

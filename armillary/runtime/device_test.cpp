@@ -39,12 +39,12 @@ class Seeing : public kernel::Kernel {
  public:
   bool plain_only() const override { return false; }
   void expect_there(const at::Tensor& tensor) const {
-    ++seen;
+    ++calls;
     EXPECT_TRUE(tensor.is_meta());
     EXPECT_TRUE(
         tensor.unsafeGetTensorImpl()->key_set().has_backend(c10::BackendComponent::MetaBit));
   }
-  mutable int seen = 0;
+  mutable int calls = 0;
 
  private:
   void run_attend_all(const kernel::Pairs& /*pairs*/, const kernel::Inputs& inputs,
@@ -85,7 +85,7 @@ TEST(Device, HasAllMemoryOfARun) {
                at::empty(program->shapes[tile], at::TensorOptions(at::kFloat).device(at::kMeta)));
     }
     run.finish();
-    EXPECT_EQ(kernel.seen, 7);
+    EXPECT_EQ(kernel.calls, 7);
     EXPECT_TRUE(run.output(plan::Tensor::Out).is_meta());
     EXPECT_TRUE(run.max_logit().is_meta());
   });

@@ -9,16 +9,16 @@ namespace armillary::runtime {
 std::unique_ptr<Execution> ExecutionPool::take(
     const std::shared_ptr<const CompiledProgram>& program, comm::Communicator& comm,
     ExecutionOptions options) {
-  const auto found = std::find_if(idle_.begin(), idle_.end(), [&](const auto& execution) {
+  const auto entry = std::find_if(idle_.begin(), idle_.end(), [&](const auto& execution) {
     return &execution->program() == program.get();
   });
   // The slots go to this execution; another one taken before give_back() allocates its own.
   const at::Tensor slots = std::exchange(slots_, at::Tensor());
-  if (found == idle_.end()) {
+  if (entry == idle_.end()) {
     return std::make_unique<Execution>(program, comm, std::move(options), slots);
   }
-  std::unique_ptr<Execution> execution = std::move(*found);
-  idle_.erase(found);
+  std::unique_ptr<Execution> execution = std::move(*entry);
+  idle_.erase(entry);
   execution->restart(comm, std::move(options), slots);
   return execution;
 }

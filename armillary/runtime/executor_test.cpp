@@ -194,7 +194,7 @@ TEST(Execution, RemembersHowLongItsFirstAttentionTook) {
       return static_cast<int>(std::ranges::find_if(ops, is) - ops.begin());
     };
     const int clear = first_of([](const plan::Op& op) { return op.kind == plan::OpKind::Clear; });
-    const int attend = first_of([](const plan::Op& op) { return op.attends(); });
+    const int attend = first_of([](const plan::Op& op) { return attends(op); });
     ASSERT_LT(clear, attend);
     OneSlowOp slow_clear(clear);
     OneSlowOp slow_attend(attend);
@@ -278,7 +278,7 @@ TEST(Execution, RunsAgainWithTheSameBitsAndLeavesResultsAlone) {
 TEST(Execution, RememberedLogitsAreThoseOfARunThatAskedForThem) {
   const plan::Problem problem = plan::causal_problem(1, 8);
   comm::run_ranks(1, [&](comm::Communicator& comm) {
-    const CompiledAttention programs = compiled_for(problem, {.name = "ring", .keys = {}}, 0);
+    const CompiledAttention programs = compiled_for(problem, {.name = "ring"}, 0);
     ExecutionOptions asked = options();
     asked.max_logit = true;
     Execution run(programs.forward, comm, asked);
@@ -302,11 +302,11 @@ TEST(Execution, TakesViewsOfAPackedProjection) {
       }
       const std::vector<at::Tensor> packed = at::stack(qkv, 2).unbind(2);
       std::vector<at::Tensor> results;
-      for (const std::vector<at::Tensor>& given : {qkv, packed}) {
+      for (const std::vector<at::Tensor>& tensors : {qkv, packed}) {
         Execution run(programs.forward, comm, options());
-        run.feed(Tensor::Q, given[0]);
-        run.feed(Tensor::K, given[1]);
-        run.feed(Tensor::V, given[2]);
+        run.feed(Tensor::Q, tensors[0]);
+        run.feed(Tensor::K, tensors[1]);
+        run.feed(Tensor::V, tensors[2]);
         run.finish();
         results.push_back(run.output(Tensor::Out));
       }
@@ -351,10 +351,10 @@ TEST(Execution, SinksGetTheirGradientInWhateverOrderInputsCome) {
         return run.sinks_grad();
       };
       using enum plan::Tensor;
-      const at::Tensor given = dsinks({DOut, Out, Q, K, V, Lse});
-      EXPECT_TRUE(at::equal(given, dsinks({Q, K, V, Out, Lse, DOut}))) << name;
-      EXPECT_TRUE(given.isfinite().all().item<bool>()) << given;
-      EXPECT_GT(given.abs().max().item<double>(), 0) << name;
+      const at::Tensor result = dsinks({DOut, Out, Q, K, V, Lse});
+      EXPECT_TRUE(at::equal(result, dsinks({Q, K, V, Out, Lse, DOut}))) << name;
+      EXPECT_TRUE(result.isfinite().all().item<bool>()) << result;
+      EXPECT_GT(result.abs().max().item<double>(), 0) << name;
     });
   }
 }
@@ -457,7 +457,7 @@ TEST(Execution, PackedQkvTakesOneMessageToEachPeerAndBack) {
     comm::run_ranks(4, [&](comm::Communicator& comm) {
       const CompiledAttention programs =
           compiled_for(problem, plan::parse_strategy(name), comm.rank());
-      const Moved moved = run_forward(programs, comm).moved();
+      const MovedCounts moved = run_forward(programs, comm).moved();
       EXPECT_EQ(moved.sent_messages, messages) << name;
       EXPECT_EQ(moved.received_messages, messages) << name;
     });

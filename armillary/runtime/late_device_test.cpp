@@ -146,7 +146,7 @@ struct Computed : Work {
   std::vector<at::Tensor> tensors;
   std::vector<at::Tensor> values;
 
-  explicit Computed(const std::vector<at::Tensor>& given) : values(given) {
+  explicit Computed(const std::vector<at::Tensor>& results) : values(results) {
     for (const at::Tensor& value : values) tensors.push_back(at::full_like(value, NAN));
   }
   void run(int op) override { tensors[op].copy_(values[op]); }
@@ -159,18 +159,18 @@ at::Tensor out_of(comm::Communicator& comm, const char* strategy, LateDevice* la
   const auto program =
       compile_cached(problem, plan::parse_strategy(strategy), comm.rank(), kernel::cpu_kernel())
           ->forward;
-  std::vector<at::Tensor> given;
+  std::vector<at::Tensor> results;
   std::vector<plan::Tensor> tensors;
   for (const int tile : program->program.inputs) {
     tensors.push_back(program->program.tiles[tile].tensor);
-    at::Generator generator = at::detail::createCPUGenerator(10 * comm.rank() + given.size());
-    given.push_back(at::randn(program->shapes[tile], generator));
+    at::Generator generator = at::detail::createCPUGenerator(10 * comm.rank() + results.size());
+    results.push_back(at::randn(program->shapes[tile], generator));
   }
-  Computed computed(given);
+  Computed computed(results);
   Execution run(program, comm, {.score = {0.35}, .device = late});
-  for (std::size_t t = 0; t < given.size(); ++t) {
+  for (std::size_t t = 0; t < results.size(); ++t) {
     if (late != nullptr) late->start(LateDevice::kCallerLane, computed, static_cast<int>(t));
-    run.feed(tensors[t], late == nullptr ? given[t] : computed.tensors[t]);
+    run.feed(tensors[t], late == nullptr ? results[t] : computed.tensors[t]);
   }
   run.finish();
   return run.output(plan::Tensor::Out).clone();

@@ -18,7 +18,7 @@
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/testing/causal_problem.h"
 #include "armillary/plan/testing/every_strategy.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/verify/verify.h"
 #include "armillary/runtime/dtypes.h"
 #include "armillary/runtime/executor.h"
 #include "tests/tolerance.h"
@@ -52,30 +52,30 @@ struct LoweredCase {
 /// what the replay leaves.
 class OnRank {
  public:
-  OnRank(LoweredCase& made, comm::Communicator& comm, const kernel::Sequences& given)
-      : made_(made), comm_(comm), given_(given) {}
+  OnRank(LoweredCase& example, comm::Communicator& comm, const kernel::Sequences& sequences)
+      : case_(example), comm_(comm), sequences_(sequences) {}
 
   void run() {
     const Execution forward = run_pass(plan::Pass::Forward, nullptr);
     const Execution replay = run_pass(plan::Pass::Replay, &forward);
     for (const Tensor tensor : {Tensor::Q, Tensor::K, Tensor::V, Tensor::Out, Tensor::Lse}) {
       EXPECT_TRUE(at::equal(replay.saved(tensor), forward.saved(tensor)))
-          << made_.name << ' ' << to_string(tensor);
+          << case_.name << ' ' << to_string(tensor);
     }
     const Execution backward = run_pass(plan::Pass::Backward, &replay);
-    put(replay, Tensor::Out, made_.whole.out_BSHE);
-    put(replay, Tensor::Lse, made_.whole.lse_BSH);
-    put(backward, Tensor::DQ, made_.whole.dq_BSHD);
-    put(backward, Tensor::DK, made_.whole.dk_BSGD);
-    put(backward, Tensor::DV, made_.whole.dv_BSGE);
+    put(replay, Tensor::Out, case_.whole.out_BSHE);
+    put(replay, Tensor::Lse, case_.whole.lse_BSH);
+    put(backward, Tensor::DQ, case_.whole.dq_BSHD);
+    put(backward, Tensor::DK, case_.whole.dk_BSGD);
+    put(backward, Tensor::DV, case_.whole.dv_BSGE);
   }
 
  private:
   /// Runs a pass; what the caller does not own is what the pass before it left.
   Execution run_pass(plan::Pass pass, const Execution* before) {
-    const plan::Planner& planner = made_.planner;
+    const plan::Planner& planner = case_.planner;
     plan::RankProgram program = plan::lower(planner.problem(), planner.blocks(),
-                                            planner.program(pass, comm_.rank()), made_.lowerings);
+                                            planner.program(pass, comm_.rank()), case_.lowerings);
     std::vector<int> awaited = program.inputs;
     if (pass == plan::Pass::Backward) {
       awaited.insert(awaited.end(), program.saved.begin(), program.saved.end());
@@ -94,20 +94,20 @@ class OnRank {
   }
 
   at::Tensor own(Tensor tensor) const {
-    const std::map<Tensor, at::Tensor> whole{{Tensor::Q, given_.q_BSHD},
-                                             {Tensor::K, given_.k_BSGD},
-                                             {Tensor::V, given_.v_BSGE},
-                                             {Tensor::DOut, given_.dout_BSHE}};
-    return whole.at(tensor).index_select(1, rows_of(made_.planner, tensor, comm_.rank()));
+    const std::map<Tensor, at::Tensor> whole{{Tensor::Q, sequences_.q_BSHD},
+                                             {Tensor::K, sequences_.k_BSGD},
+                                             {Tensor::V, sequences_.v_BSGE},
+                                             {Tensor::DOut, sequences_.dout_BSHE}};
+    return whole.at(tensor).index_select(1, rows_of(case_.planner, tensor, comm_.rank()));
   }
 
   void put(const Execution& run, Tensor tensor, at::Tensor& whole) const {
-    whole.index_copy_(1, rows_of(made_.planner, tensor, comm_.rank()), run.output(tensor));
+    whole.index_copy_(1, rows_of(case_.planner, tensor, comm_.rank()), run.output(tensor));
   }
 
-  LoweredCase& made_;
+  LoweredCase& case_;
   comm::Communicator& comm_;
-  const kernel::Sequences& given_;
+  const kernel::Sequences& sequences_;
 };
 
 /// Every subset of the passes, by the bits of `subset`. All are exact by verify.
@@ -125,42 +125,43 @@ std::vector<plan::Lowering> proved_lowerings(const std::vector<plan::Plan>& plan
   return lowerings;
 }
 
-void expect_near(const LoweredCase& given, const kernel::Results& required) {
+void expect_near(const LoweredCase& example, const kernel::Results& required) {
   const auto near = [&](const char* name, const at::Tensor& one, const at::Tensor& other) {
-    EXPECT_LE(kernel::relative_error(one, other), kFp64Bound) << given.name << ' ' << name;
+    EXPECT_LE(kernel::relative_error(one, other), kFp64Bound) << example.name << ' ' << name;
   };
-  near("out", given.whole.out_BSHE, required.out_BSHE);
-  near("lse", given.whole.lse_BSH, required.lse_BSH);
-  near("dq", given.whole.dq_BSHD, required.dq_BSHD);
-  near("dk", given.whole.dk_BSGD, required.dk_BSGD);
-  near("dv", given.whole.dv_BSGE, required.dv_BSGE);
+  near("out", example.whole.out_BSHE, required.out_BSHE);
+  near("lse", example.whole.lse_BSH, required.lse_BSH);
+  near("dq", example.whole.dq_BSHD, required.dq_BSHD);
+  near("dk", example.whole.dk_BSGD, required.dk_BSGD);
+  near("dv", example.whole.dv_BSGE, required.dv_BSGE);
 }
 
 /// Every subset of the passes, for every strategy, in fp64, where sums may lie in their results.
 void expect_all_exact(const plan::Problem& problem) {
-  const kernel::Sequences given = kernel::random_sequences(
+  const kernel::Sequences sequences = kernel::random_sequences(
       {problem.batch, problem.heads, problem.kv_heads, problem.head_dim, problem.value_dim},
       problem.mask, at::kDouble, 11);
-  const kernel::Results required = kernel::naive_attention(given, problem.mask, kScale);
+  const kernel::Results required = kernel::naive_attention(sequences, problem.mask, kScale);
   const auto unset = [](const at::Tensor& like) { return at::full_like(like, kNan); };
-  std::vector<LoweredCase> made;
+  std::vector<LoweredCase> examples;
   for (const std::string& name : plan::every_strategy(problem)) {
     const plan::Planner planner(problem, plan::parse_strategy(name));
     const std::vector<plan::Plan> plans =
         make_plans(problem, planner.strategy(),
                    {plan::Pass::Forward, plan::Pass::Backward, plan::Pass::Replay});
     for (std::size_t subset = 0; subset < 1U << plan::kLowerings.size(); ++subset) {
-      made.push_back({planner,
-                      proved_lowerings(plans, subset),
-                      fmt::format("{} world {} lowered by {:04b}", name, problem.world, subset),
-                      {unset(required.out_BSHE), unset(required.lse_BSH), unset(required.dq_BSHD),
-                       unset(required.dk_BSGD), unset(required.dv_BSGE)}});
+      examples.push_back(
+          {planner,
+           proved_lowerings(plans, subset),
+           fmt::format("{} world {} lowered by {:04b}", name, problem.world, subset),
+           {unset(required.out_BSHE), unset(required.lse_BSH), unset(required.dq_BSHD),
+            unset(required.dk_BSGD), unset(required.dv_BSGE)}});
     }
   }
   comm::run_ranks(problem.world, [&](comm::Communicator& comm) {
-    for (LoweredCase& one : made) OnRank(one, comm, given).run();
+    for (LoweredCase& one : examples) OnRank(one, comm, sequences).run();
   });
-  for (const LoweredCase& one : made) expect_near(one, required);
+  for (const LoweredCase& one : examples) expect_near(one, required);
 }
 
 TEST(Lowered, EverySubsetOfThePassesIsExact) {

@@ -1,29 +1,30 @@
-// One entry per (problem, strategy, kernel) holds the planner and the programs of all ranks of the
-// process. A rank plans under the lock of the entry, once for all ranks, and compiles without it.
+// One entry per (problem, strategy, kernel, source) holds the planner and the programs of all ranks
+// of the process. A rank plans under the lock of the entry, once for all ranks, and compiles
+// without it.
 #include "armillary/runtime/program_cache.h"
 
-#include <algorithm>
 #include <array>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <utility>
 
-#include "armillary/plan/verify.h"
+#include "armillary/core/recent.h"
+#include "armillary/plan/verify/verify.h"
 
 namespace armillary::runtime {
 namespace {
 
 /// Programs of one rank in all passes, compiled, with their digests for the proof.
 std::shared_ptr<const CompiledAttention> compile_all(const plan::Planner& planner,
+                                                     const proof::ProgramSource& source,
                                                      const proof::Digest& key, plan::Rank rank,
                                                      const kernel::Kernel& kernel) {
   std::array<std::shared_ptr<const CompiledProgram>, proof::kPasses.size()> compiled;
   std::array<proof::Digest, proof::kPasses.size()> digests;
   const proof::Digest blocks = proof::digest_of(planner.blocks());
   for (std::size_t p = 0; p < compiled.size(); ++p) {
-    plan::RankProgram program = proof::runnable(planner, proof::kPasses[p], rank);
+    plan::RankProgram program = proof::program_of(source, planner, proof::kPasses[p], rank);
     digests[p] = proof::digest_of(program, blocks);
     compiled[p] = compile(planner, std::move(program), kernel);
   }
@@ -34,6 +35,7 @@ std::shared_ptr<const CompiledAttention> compile_all(const plan::Planner& planne
                         .backward = compiled[1],
                         .replay = compiled[2],
                         .proved = {.planner = planner,
+                                   .source = source,
                                    .key = key,
                                    .programs = digests,
                                    .finds_saved = finds_saved(forward, compiled[1]->program) &&
@@ -47,8 +49,9 @@ class Cache {
  public:
   std::shared_ptr<const CompiledAttention> get(const plan::Problem& problem,
                                                const plan::Strategy& strategy, plan::Rank rank,
-                                               const kernel::Kernel& kernel) {
-    const std::shared_ptr<Entry> entry = find(problem, strategy, kernel);
+                                               const kernel::Kernel& kernel,
+                                               const proof::ProgramSource& source) {
+    const std::shared_ptr<Entry> entry = find(problem, strategy, kernel, source);
     {
       const std::lock_guard lock(entry->mutex);
       const auto compiled = entry->programs.find(rank);
@@ -60,7 +63,7 @@ class Cache {
     }
     // Ranks that are threads compile at the same time, each its own programs: no lock. The planner
     // does not change once it is there.
-    const auto compiled = compile_all(*entry->planner, entry->key, rank, kernel);
+    const auto compiled = compile_all(*entry->planner, source, entry->key, rank, kernel);
     const std::lock_guard lock(entry->mutex);
     return entry->programs.emplace(rank, compiled).first->second;
   }
@@ -70,6 +73,7 @@ class Cache {
     plan::Problem problem;
     plan::Strategy strategy;
     const kernel::Kernel* kernel = nullptr;
+    proof::ProgramSource source;
     std::mutex mutex;
     std::optional<plan::Planner> planner;  ///< made once, by the first rank; `key` likewise
     proof::Digest key;
@@ -78,27 +82,23 @@ class Cache {
 
   /// The entry of this problem, added if there is none. Planning happens outside of this lock.
   std::shared_ptr<Entry> find(const plan::Problem& problem, const plan::Strategy& strategy,
-                              const kernel::Kernel& kernel) {
-    constexpr std::size_t kMostEntries = 32;
+                              const kernel::Kernel& kernel, const proof::ProgramSource& source) {
     const std::lock_guard lock(mutex_);
-    for (auto found = entries_.begin(); found != entries_.end(); ++found) {
-      const Entry& entry = **found;
-      if (entry.kernel != &kernel || entry.problem != problem || entry.strategy != strategy)
-        continue;
-      std::rotate(entries_.begin(), found, found + 1);  // the least recent one goes first
-      return entries_.front();
-    }
+    const auto* const known = entries_.find([&](const std::shared_ptr<Entry>& entry) {
+      return entry->kernel == &kernel && entry->source == source && entry->problem == problem &&
+             entry->strategy == strategy;
+    });
+    if (known != nullptr) return *known;
     auto entry = std::make_shared<Entry>();
     entry->problem = problem;
     entry->strategy = strategy;
     entry->kernel = &kernel;
-    entries_.push_front(entry);
-    if (entries_.size() > kMostEntries) entries_.pop_back();
-    return entry;
+    entry->source = source;
+    return entries_.add(std::move(entry));
   }
 
   std::mutex mutex_;
-  std::deque<std::shared_ptr<Entry>> entries_;
+  Recent<std::shared_ptr<Entry>> entries_{128};
 };
 
 }  // namespace
@@ -106,9 +106,10 @@ class Cache {
 std::shared_ptr<const CompiledAttention> compile_cached(const plan::Problem& problem,
                                                         const plan::Strategy& strategy,
                                                         plan::Rank rank,
-                                                        const kernel::Kernel& kernel) {
+                                                        const kernel::Kernel& kernel,
+                                                        const proof::ProgramSource& source) {
   static Cache cache;
-  return cache.get(problem, strategy, rank, kernel);
+  return cache.get(problem, strategy, rank, kernel, source);
 }
 
 }  // namespace armillary::runtime

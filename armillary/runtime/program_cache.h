@@ -1,12 +1,12 @@
 // program_cache.h: compiles the programs of one attention on one rank, once per process.
 //
-//   (problem, strategy, kernel) --Planner--> (pass, rank) --proof::runnable--> program --compile-->
+//   (problem, strategy, kernel) --Planner--> (pass, rank) --source--> program --compile-->
 //   CompiledProgram
 #pragma once
 
 #include <memory>
 
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/proof/together.h"
 #include "armillary/runtime/compiled_program.h"
 
@@ -21,14 +21,15 @@ struct CompiledAttention {
   proof::RankPrograms proved;  ///< to be proved before the first run
 };
 
-/// Returns the programs that were compiled for an equal problem, strategy, rank and the same
-/// kernel, or compiles them. The cache keeps the problems that were used last; ranks that are
+/// Returns the programs that were compiled for an equal problem, strategy, rank and the same kernel
+/// and source, or compiles them. The cache keeps the problems that were used last; ranks that are
 /// threads share the planning. It does not prove anything: the caller has to (proof/together.h).
 /// Threads: any.
 /// @throws InvalidArgument if the strategy cannot solve the problem.
 std::shared_ptr<const CompiledAttention> compile_cached(const plan::Problem& problem,
                                                         const plan::Strategy& strategy,
                                                         plan::Rank rank,
-                                                        const kernel::Kernel& kernel);
+                                                        const kernel::Kernel& kernel,
+                                                        const proof::ProgramSource& source = {});
 
 }  // namespace armillary::runtime

@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "armillary/recorder/recorder.h"
-#include "armillary/runtime/compiled_program.h"
+#include "armillary/comm/communicator.h"
+#include "armillary/host/recorder/recorder.h"
+#include "armillary/runtime/machine_program.h"
 
 namespace armillary::runtime {
 
@@ -15,18 +16,28 @@ namespace armillary::runtime {
 /// end of an op and the start of the next, the messages of a batch.
 class RecordedOps {
  public:
-  /// A run begins. Both arguments must outlive it, and `compiled` is always the same; `recorder`
-  /// may be null.
-  void begin(recorder::Recorder* recorder, const CompiledProgram& compiled) {
+  /// A run begins. The arguments must outlive it, and `compiled` is always the same; `recorder` may
+  /// be null. `comm` may be a part of the group that records, whose ranks the peers of its messages
+  /// are recorded as.
+  void begin(recorder::Recorder* recorder, const MachineProgram& compiled,
+             const comm::Communicator& comm) {
     recorder_ = recorder;
+    comm_ = &comm;
     if (recorder == nullptr) return;
     if (ops_.empty()) describe(compiled);
-    recorder->begin_call(compiled.strategy, compiled.pass, look());
+    const std::uint8_t words = recorder->words(compiled.words());
+    if (words != words_) {
+      for (recorder::StartedOp& op : ops_) op.words = words;
+      words_ = words;
+    }
+    recorder->begin_call(compiled.strategy, words, compiled.pass, look());
   }
 
   void started(int op) {
     if (recorder_ == nullptr) return;
-    numbers_[op] = recorder_->start(ops_[op], at_ns_ != 0 ? at_ns_ : look());
+    recorder::StartedOp started = ops_[op];
+    if (started.peer >= 0) started.peer = comm_->root_rank(started.peer);
+    numbers_[op] = recorder_->start(started, at_ns_ != 0 ? at_ns_ : look());
   }
   void done(int op) {
     if (recorder_ == nullptr) return;
@@ -37,7 +48,7 @@ class RecordedOps {
   void time_passed() { at_ns_ = 0; }
 
  private:
-  void describe(const CompiledProgram& compiled) {
+  void describe(const MachineProgram& compiled) {
     numbers_.resize(compiled.ops.size());
     for (const CompiledOp& op : compiled.ops) {
       ops_.push_back({.kind = op.op->kind,
@@ -51,9 +62,11 @@ class RecordedOps {
   std::int64_t look() { return at_ns_ = recorder::monotonic_ns(); }
 
   recorder::Recorder* recorder_ = nullptr;
-  std::int64_t at_ns_ = 0;                ///< time of the last event; 0 if it has passed
-  std::vector<recorder::StartedOp> ops_;  ///< empty before the first run that is recorded
-  std::vector<std::uint64_t> numbers_;    ///< by op: its number in the recorder
+  const comm::Communicator* comm_ = nullptr;  ///< that of the run
+  std::uint8_t words_ = 0;                    ///< that of `ops_` in the recorder
+  std::int64_t at_ns_ = 0;                    ///< time of the last event; 0 if it has passed
+  std::vector<recorder::StartedOp> ops_;      ///< empty before the first run that is recorded
+  std::vector<std::uint64_t> numbers_;        ///< by op: its number in the recorder
 };
 
 }  // namespace armillary::runtime

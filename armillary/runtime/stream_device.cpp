@@ -16,6 +16,7 @@
 namespace armillary::runtime {
 namespace {
 
+/// An event of the driver, recorded behind the kernels of one op.
 struct StreamEvent : Event {
   explicit StreamEvent(at::DeviceType type) : of_driver(type) {}
   c10::Event of_driver;
@@ -30,6 +31,7 @@ class StreamDevice : public Device {
 
   EventHandle start(plan::Lane lane, Work& work, int op) override {
     const c10::Stream stream = stream_of(lane);
+    // Torch queues kernels on the current stream of the thread.
     const c10::StreamGuard guard(stream);
     work.run(op);
     return after(stream);
@@ -47,8 +49,8 @@ class StreamDevice : public Device {
 
  private:
   c10::Stream stream_of(plan::Lane lane) {
-    const auto found = streams_.find(lane);
-    if (found != streams_.end()) return found->second;
+    const auto entry = streams_.find(lane);
+    if (entry != streams_.end()) return entry->second;
     return streams_.emplace(lane, driver_.getNewStream(place_)).first->second;
   }
   EventHandle after(const c10::Stream& stream) const {
@@ -83,6 +85,7 @@ std::shared_ptr<Device> stream_device(at::Device place) {
         "stream_device: {}; a device with streams and its number, such as cuda:0, is required",
         place.str());
   }
+  // A build of torch may lack the backend altogether: then there is no guard to ask.
   const bool known = c10::impl::hasDeviceGuardImpl(place.type());
   const int count = known ? c10::impl::VirtualGuardImpl(place.type()).deviceCount() : 0;
   if (place.index() >= count) {

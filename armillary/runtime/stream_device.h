@@ -12,7 +12,7 @@
 
 namespace armillary::runtime {
 
-/// The device at `place`, such as cuda:0, for one rank; Context::use() takes it. One stream for
+/// The device at `place`, such as cuda:0, for one rank; Rank::use() takes it. One stream for
 /// each lane, made when the lane starts its first op. Its kernel is the reference
 /// (kernel/reference.h), which is exact and slow. Messages need a communicator for memory of this
 /// device, such as that of run_on_nccl().

@@ -29,7 +29,7 @@ std::vector<std::vector<int>> uses_of(const plan::RankProgram& program) {
 
 }  // namespace
 
-ZeroCopy::ZeroCopy(const CompiledProgram& compiled, at::Device place)
+ZeroCopy::ZeroCopy(const MachineProgram& compiled, at::Device place)
     : compiled_(compiled), tiles_(compiled.program.tiles.size()) {
   std::vector<std::vector<int>> uses = uses_of(compiled.program);
   std::size_t borrowers = 0;
@@ -37,8 +37,8 @@ ZeroCopy::ZeroCopy(const CompiledProgram& compiled, at::Device place)
     const plan::Op& op = compiled.program.ops[i];
     if (!op.zero_copy) continue;
     const int number = op.views[0].tile;
-    Tile& tile = tiles_[number];
-    if (op.kind == plan::OpKind::Send) {
+    BorrowedTile& tile = tiles_[number];
+    if (op.kind == plan::kSend) {
       tile.owner = std::make_shared<at::Tensor>();
       continue;
     }
@@ -46,7 +46,7 @@ ZeroCopy::ZeroCopy(const CompiledProgram& compiled, at::Device place)
     tile.readers = std::move(uses[number]);
     std::erase(tile.readers, i);
     ++borrowers;
-    const plan::Dtype dtype = dtype_of(compiled.problem, compiled.program.tiles[number]);
+    const plan::Dtype dtype = compiled.dtypes[number];
     tile.shown = at::empty({0}, at::TensorOptions(scalar_type(dtype)).device(place));
     tile.memory = tile.shown.storage();
   }
@@ -54,7 +54,7 @@ ZeroCopy::ZeroCopy(const CompiledProgram& compiled, at::Device place)
 }
 
 void ZeroCopy::allow(int op, const at::Tensor& memory, comm::Message& message) {
-  Tile& tile = tiles_[compiled_.ops[op].views[0].tile];
+  BorrowedTile& tile = tiles_[compiled_.ops[op].views[0].tile];
   message.zero_copy = compiled_.ops[op].op->zero_copy && !tile.borrowed;
   if (!message.zero_copy || message.direction == comm::Direction::Receive) return;
   *tile.owner = memory;
@@ -71,7 +71,7 @@ std::int64_t ZeroCopy::borrow(int op, const comm::Request& request, BoundTensors
   const std::span<const comm::Strided> parts = request->borrowed();
   if (parts.empty()) return 0;
   const int number = compiled_.ops[op].views[0].tile;
-  Tile& tile = tiles_[number];
+  BorrowedTile& tile = tiles_[number];
   const std::vector<std::int64_t>& shape = compiled_.shapes[number];
   const std::int64_t element = tile.shown.element_size();
   // Strides of the sender. A part is one batch entry; its tokens are a single row if they are
@@ -110,7 +110,7 @@ void ZeroCopy::give_back_read(const std::vector<bool>& complete, comm::Communica
     const Borrowed borrowed = std::move(borrowed_[i]);
     borrowed_.erase(borrowed_.begin() + static_cast<std::ptrdiff_t>(i));
     const int number = compiled_.ops[borrowed.op].views[0].tile;
-    Tile& tile = tiles_[number];
+    BorrowedTile& tile = tiles_[number];
     const std::vector<std::int64_t>& shape = compiled_.shapes[number];
     c10::SmallVector<std::int64_t, 4> strides(shape.size(), 1);
     for (std::size_t d = shape.size() - 1; d-- > 0;) strides[d] = strides[d + 1] * shape[d + 1];
@@ -123,7 +123,7 @@ void ZeroCopy::give_back_read(const std::vector<bool>& complete, comm::Communica
 }
 
 void ZeroCopy::release() {
-  for (Tile& tile : tiles_) {
+  for (BorrowedTile& tile : tiles_) {
     if (tile.owner) *tile.owner = at::Tensor();
   }
 }

@@ -21,7 +21,7 @@
 
 #include "armillary/comm/communicator.h"
 #include "armillary/runtime/bound_tensors.h"
-#include "armillary/runtime/compiled_program.h"
+#include "armillary/runtime/machine_program.h"
 
 namespace armillary::runtime {
 
@@ -30,7 +30,7 @@ namespace armillary::runtime {
 class ZeroCopy {
  public:
   /// `compiled` must not move and must outlive this object; `place` is the device of all tiles.
-  ZeroCopy(const CompiledProgram& compiled, at::Device place);
+  ZeroCopy(const MachineProgram& compiled, at::Device place);
 
   /// Marks the message of `op` as zero copy if the plan allows it and its tile is not borrowed.
   /// `memory` holds the tile of a send; it is kept alive until the last reader has given it back.
@@ -49,7 +49,7 @@ class ZeroCopy {
   void release();
 
  private:
-  struct Tile {
+  struct BorrowedTile {
     /// Keeps the memory of a tile alive that a peer borrows; null if no send of it is zero copy.
     std::shared_ptr<at::Tensor> owner;
     /// The whole tile as a tensor on the sender's memory; undefined if no receive is zero copy.
@@ -68,8 +68,8 @@ class ZeroCopy {
   void bind(int tile, const c10::Storage& memory, at::IntArrayRef strides, std::int64_t begin,
             BoundTensors& bound_tensors);
 
-  const CompiledProgram& compiled_;
-  std::vector<Tile> tiles_;
+  const MachineProgram& compiled_;
+  std::vector<BorrowedTile> tiles_;
   std::vector<Borrowed> borrowed_;
 };
 

@@ -1,23 +1,24 @@
-// attend_over_ranks.cpp: wraps AttentionInProgress in the functions that a model calls. Each call
-// of a layer shares one AttentionInProgress between its three closures.
+// attend_over_ranks.cpp: wraps calls of attention in the functions that a model calls. Each call of
+// a layer shares one AttentionInProgress between its three closures.
 #include "armillary/train/attend_over_ranks.h"
 
 #include <memory>
+#include <utility>
 
-#include "armillary/attention/attention_in_progress.h"
+#include "armillary/attention/attention.h"
 
 namespace armillary::train {
 namespace {
 
+using attention::Attention;
 using attention::AttentionInProgress;
-using attention::AttentionOptions;
 using attention::AttentionResults;
 using attention::AttentionShape;
 using attention::CallKind;
 using attention::KeptAttention;
 
 /// Self-attention: as many keys as queries, values as wide as keys.
-AttentionShape attention_shape_of(const QkvShape& shape) {
+AttentionShape attention_shape_of(const model::QkvShape& shape) {
   return {.batch = shape.batch,
           .q_tokens = shape.tokens,
           .kv_tokens = shape.tokens,
@@ -30,8 +31,8 @@ AttentionShape attention_shape_of(const QkvShape& shape) {
 
 /// The call `begun` as a model sees it; `result` makes the model's Output of its AttentionResults.
 template <class Output, class Make>
-typename AttentionFunction<Output>::InProgress call_of(AttentionInProgress begun,
-                                                       const Make& result) {
+typename model::AttentionFunction<Output>::InProgress call_of(AttentionInProgress begun,
+                                                              const Make& result) {
   const auto call = std::make_shared<AttentionInProgress>(std::move(begun));
   return {.take_k = [call](const at::Tensor& k_BLGD) { call->feed_k(k_BLGD); },
           .take_v = [call](const at::Tensor& v_BLGD) { call->feed_v(v_BLGD); },
@@ -48,27 +49,26 @@ at::Tensor output_of(const AttentionResults& results) {
 
 }  // namespace
 
-Attends attend_over_ranks(comm::Communicator& comm, const AttentionOptions& options) {
+model::Attends attend_over_ranks(comm::Communicator& comm,
+                                 const attention::AttentionOptions& options) {
   // Each function begins a call on this rank; the rest happens in the calls' closures.
-  const auto attend = [&comm, options](const QkvShape& shape) {
-    return call_of<at::Tensor>(
-        AttentionInProgress::begin(CallKind::Attention, attention_shape_of(shape), comm, options),
-        output_of);
+  const auto attention = std::make_shared<const Attention>(comm, options);
+  const auto attend = [attention](const model::QkvShape& shape) {
+    return call_of<at::Tensor>(attention->begin(CallKind::Attention, attention_shape_of(shape)),
+                               output_of);
   };
   // A replay holds the kept tensors until backward has run.
-  const auto replay = [&comm, options](const KeptAttention& kept) {
-    return [&comm, options, kept](const QkvShape& shape) {
+  const auto replay = [attention](const KeptAttention& kept) {
+    return [attention, kept](const model::QkvShape& shape) {
       return call_of<at::Tensor>(
-          AttentionInProgress::begin(CallKind::Replay, attention_shape_of(shape), comm, options,
-                                     kept),
-          output_of);
+          attention->begin(CallKind::Replay, attention_shape_of(shape), kept), output_of);
     };
   };
-  const auto keep = [&comm, options, replay](const QkvShape& shape) {
-    return call_of<KeptOutput>(
-        AttentionInProgress::begin(CallKind::Keep, attention_shape_of(shape), comm, options),
+  const auto keep = [attention, replay](const model::QkvShape& shape) {
+    return call_of<model::KeptOutput>(
+        attention->begin(CallKind::Keep, attention_shape_of(shape)),
         [replay](const AttentionResults& results) {
-          return KeptOutput{results.out_BLHE, replay(results.kept)};
+          return model::KeptOutput{results.out_BLHE, replay(results.kept)};
         });
   };
   return {attend, keep};

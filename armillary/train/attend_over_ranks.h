@@ -3,7 +3,7 @@
 
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/communicator.h"
-#include "armillary/train/models/attend.h"
+#include "armillary/model/attend.h"
 
 namespace armillary::train {
 
@@ -11,6 +11,7 @@ namespace armillary::train {
 /// Calls begin before k, v and q exist, and k and v travel while the next of the three is computed
 /// (attention_in_progress.h). Collective, as those functions are; a call that is dropped aborts the
 /// group. `comm` must outlive the backward pass. Threads: that of the rank.
-Attends attend_over_ranks(comm::Communicator& comm, const attention::AttentionOptions& options);
+model::Attends attend_over_ranks(comm::Communicator& comm,
+                                 const attention::AttentionOptions& options);
 
 }  // namespace armillary::train

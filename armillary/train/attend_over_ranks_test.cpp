@@ -14,9 +14,10 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/model/gpt.h"
+#include "armillary/model/testing/decoder_replica.h"
 #include "armillary/runtime/testing/watched_communicator.h"
-#include "armillary/train/models/decoder.h"
-#include "armillary/train/models/gpt.h"
+#include "armillary/train/packed_text.h"
 
 namespace armillary::train {
 namespace {
@@ -37,38 +38,39 @@ attention::AttentionOptions full_options(const char* strategy, std::int64_t toke
 }
 
 std::vector<std::string> events_of_forward(comm::Communicator& inner, const char* strategy,
-                                           Recompute policy) {
+                                           cost::Recompute policy) {
   constexpr std::int64_t kTokens = 6;
-  std::vector<std::string> seen;
+  std::vector<std::string> texts;
   runtime::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
     if (runtime::is_of_a_plan(inner, message) && message.direction == comm::Direction::Send) {
-      seen.emplace_back("send");
+      texts.emplace_back("send");
     }
   });
-  ModelOptions sizes;
+  model::ModelOptions sizes;
   sizes.dim = 32;
   sizes.n_layers = 1;
   sizes.n_heads = 4;
-  Decoder model(gpt_options(sizes).recompute(policy));
-  model->initialize(1);
+  const model::DecoderReplica model(
+      model::gpt_options(sizes).vocab_size(kVocabSize).recompute(policy));
   const at::Tensor positions_L = at::arange(kTokens, at::kLong) + kTokens * comm.rank();
-  events = &seen;
+  events = &texts;
   const at::CallbackHandle handle =
       at::addThreadLocalCallback(at::RecordFunctionCallback(see_operator));
-  const Attends attends = attend_over_ranks(comm, full_options(strategy, kTokens * comm.world()));
-  model->forward(positions_L.unsqueeze(0), positions_L, attends);
-  seen.clear();  // The second pass counts: the first one is proved while it is fed.
-  const at::Tensor logits = model->forward(positions_L.unsqueeze(0), positions_L, attends);
+  const model::Attends attends =
+      attend_over_ranks(comm, full_options(strategy, kTokens * comm.world()));
+  model.logits(positions_L.unsqueeze(0), positions_L, attends);
+  texts.clear();  // The second pass counts: the first one is proved while it is fed.
+  const at::Tensor logits = model.logits(positions_L.unsqueeze(0), positions_L, attends);
   at::removeCallback(handle);
   events = nullptr;
   logits.sum().backward();
-  return seen;
+  return texts;
 }
 
 /// Number of sends before the product of this index begins; -1 if there is no such product.
-int sends_before_product(const std::vector<std::string>& seen, int product) {
+int sends_before_product(const std::vector<std::string>& texts, int product) {
   int sends = 0;
-  for (const std::string& event : seen) {
+  for (const std::string& event : texts) {
     if (event == "mm" && product-- == 0) return sends;
     sends += event == "send";
   }
@@ -78,17 +80,18 @@ int sends_before_product(const std::vector<std::string>& seen, int product) {
 TEST(AttendOverRanks, SendsLeaveBeforeTheLastProjectionBegins) {
   enum { First, Second, Last };
   for (const char* strategy : {"startrail:c=2", "ulysses", "ring"}) {
-    for (const Recompute policy : {Recompute::None, Recompute::Full, Recompute::AttentionOutput}) {
+    for (const cost::Recompute policy :
+         {cost::Recompute::None, cost::Recompute::Full, cost::Recompute::AttentionOutput}) {
       comm::run_ranks(4, [&](comm::Communicator& comm) {
-        const std::vector<std::string> seen = events_of_forward(comm, strategy, policy);
+        const std::vector<std::string> texts = events_of_forward(comm, strategy, policy);
         const std::string where =
             fmt::format("{}, policy {}, rank {}: {}", strategy, static_cast<int>(policy),
-                        comm.rank(), fmt::join(seen, " "));
-        EXPECT_EQ(sends_before_product(seen, First), 0) << where;
+                        comm.rank(), fmt::join(texts, " "));
+        EXPECT_EQ(sends_before_product(texts, First), 0) << where;
         if (strategy != std::string("ring")) {  // in a ring K and V travel together
-          EXPECT_GT(sends_before_product(seen, Second), 0) << where;
+          EXPECT_GT(sends_before_product(texts, Second), 0) << where;
         }
-        EXPECT_GT(sends_before_product(seen, Last), sends_before_product(seen, Second)) << where;
+        EXPECT_GT(sends_before_product(texts, Last), sends_before_product(texts, Second)) << where;
       });
     }
   }
@@ -97,10 +100,10 @@ TEST(AttendOverRanks, SendsLeaveBeforeTheLastProjectionBegins) {
 TEST(AttendOverRanks, ALayerThatFailsBetweenItsProjectionsEndsAllRanks) {
   std::vector<std::string> texts(2);
   const auto body = [&](comm::Communicator& comm) {
-    const Attends attends = attend_over_ranks(comm, full_options("ring", 12));
+    const model::Attends attends = attend_over_ranks(comm, full_options("ring", 12));
     const at::Tensor x = at::ones({1, 6, 2, 8});
     try {
-      const Attend::InProgress call = attends.attend.begin({1, 6, 2, 2, 8, at::kFloat});
+      const model::Attend::InProgress call = attends.attend.begin({1, 6, 2, 2, 8, at::kFloat});
       call.take_k(x);
       if (comm.rank() == 1) fail<Error>("no memory for v");
       call.take_v(x);

@@ -4,11 +4,7 @@
 //              '-- one device: model, attend_on_one_device -------> loss, gradients, outputs --+-->
 //              rows
 //
-// The five rows of a report are those of `armillary.check` in Python:
-//
-//   loss, gradients, attention outputs    against one device, relative to the largest value
-//   leak           change of an output that cannot see a token, by the mask, when the token changes
-//   determinism    values with other bits in a second run
+// Rows and bounds are those of core/check_rows.h, as in Python.
 #pragma once
 
 #include <cstdint>
@@ -19,10 +15,10 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/model/model.h"
 #include "armillary/train/data.h"
-#include "armillary/train/models/model.h"
 #include "armillary/train/packed_text.h"
-#include "armillary/train/recipe.h"
+#include "armillary/train/recipe_parts.h"
 
 namespace armillary::train {
 
@@ -48,25 +44,21 @@ struct CheckReport {
 std::string describe(const CheckReport& report);
 nlohmann::json to_json(const CheckReport& report);
 
-/// A replica of the model that is checked, for a recipe that may differ from the one given to
-/// check_model in recomputation and dtype only. Its parameters are the same in every call.
-using MakeModel = std::function<std::unique_ptr<Model>(const Recipe& recipe)>;
+/// The model that is checked, for a recipe that may differ from the one given to check_model in
+/// recomputation and dtype only.
+using MakeModel = std::function<std::unique_ptr<model::Model>(const Recipe& recipe)>;
 
 /// Compares a model, over the ranks of `comm` and with the recipe's [parallelism], with the same
-/// model on one device, on sequence 0 of `data`. Collective. Every rank holds the whole model
-/// twice, three times in bf16, and an S x S matrix a head: training.seq_len should be some hundred.
+/// model on one device, on sequence 0 of `data`, with the parameters of the folder `init_from`
+/// (checkpoint/model_folder.h), or drawn from training.seed if none is named. Collective. Every
+/// rank holds the whole model twice, three times in bf16, and an S x S matrix a head:
+/// training.seq_len should be some hundred.
 ///
-/// Bounds: 1e-5 in fp32; in bf16, where both are compared with fp32, 2.5 times the error of one
-/// device. The leak probe changes the middle and the last token; its bound is 1e-5, or 4 units of
-/// bf16. Second runs must have the same bits.
-/// @throws InvalidArgument as checked_sequence, if parameters differ between ranks, or if the model
-/// calls no attention; CommError as the communicator.
+/// The leak probe changes the middle and the last token.
+/// @throws InvalidArgument as checked_sequence or load_parameters, if parameters differ between
+/// ranks, or if the model calls no attention; CommError as the communicator.
 CheckReport check_model(comm::Communicator& comm, const MakeModel& make_model, const Data& data,
-                        const Recipe& recipe);
-
-/// The recipe's model, its parameters those of a folder (checkpoint/model_folder.h), or drawn from
-/// training.seed if there is none. @throws as load_parameters.
-std::unique_ptr<Model> make_model_from(const std::string& folder, const Recipe& recipe);
+                        const Recipe& recipe, const std::string& init_from = {});
 
 /// Documents of random bytes, about eight in a sequence: data for a recipe that names none.
 PackedText random_text(std::int64_t seq_len, std::int64_t seed);

@@ -18,6 +18,7 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/train/estimate.h"
+#include "armillary/train/testing/sequences.h"
 #include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
@@ -116,32 +117,36 @@ struct Mistakes {
 };
 
 /// An embedding, attention of its rows to each other, and the embedding again as the output.
-class SmallModel : public Model {
+class SmallModel : public model::Model {
  public:
-  SmallModel(Mistakes mistakes, double first)
-      : mistakes_(mistakes),
-        embedding_(at::linspace(-1, 1, kVocabSize * 8, at::kFloat).sin().view({kVocabSize, 8}) +
-                   first) {
-    embedding_.set_requires_grad(true);
-  }
+  SmallModel(Mistakes mistakes, double mean) : mistakes_(mistakes), mean_(mean) {}
 
-  std::vector<at::Tensor> parameters() const override { return {embedding_}; }
-  ModelCost cost() const override { return {}; }
+  std::vector<std::string> units() const override { return {"all"}; }
+  std::vector<model::Parameter> parameters() const override {
+    return {{.name = "embedding",
+             .shape = {kVocabSize, 8},
+             .units = {"all"},
+             .init = {.mean = mean_, .deviation = 0.5}}};
+  }
+  cost::ModelCost cost() const override { return {}; }
   std::int64_t vocab_size() const override { return kVocabSize; }
 
-  at::Tensor loss(const TrainingBatch& batch, const Attends& attends,
-                  const at::Tensor& positions_L) override {
-    at::Tensor x_BLE = at::embedding(
-        embedding_, mistakes_.is_deaf ? at::zeros_like(batch.tokens_BL) : batch.tokens_BL);
+  at::Tensor run(int /*unit*/, const model::Weights& weights, const at::Tensor& /*x*/,
+                 const model::ModelInputs& inputs) override {
+    const at::Tensor& embedding = weights.at("embedding");
+    const at::Tensor& tokens_BL = inputs.batch.at(model::kTokens);
+    at::Tensor x_BLE =
+        at::embedding(embedding, mistakes_.is_deaf ? at::zeros_like(tokens_BL) : tokens_BL);
     if (mistakes_.leaks) x_BLE = x_BLE + x_BLE.mean(1, /*keepdim=*/true);
     if (mistakes_.forgets) x_BLE = x_BLE * (1 + 1e-7 * ++runs_);
-    if (mistakes_.attends) x_BLE = x_BLE + attention(x_BLE, attends, positions_L);
-    return at::cross_entropy_loss(at::linear(x_BLE, embedding_).flatten(0, 1),
-                                  batch.labels_BL.flatten(), {}, at::Reduction::Sum, kIgnoredLabel);
+    if (mistakes_.attends) x_BLE = x_BLE + attention(x_BLE, inputs.attends, inputs.positions_L);
+    return at::cross_entropy_loss(at::linear(x_BLE, embedding).flatten(0, 1),
+                                  inputs.batch.at(model::kLabels).flatten(), {}, at::Reduction::Sum,
+                                  model::kIgnoredLabel);
   }
 
  private:
-  at::Tensor attention(const at::Tensor& x_BLE, const Attends& attends,
+  at::Tensor attention(const at::Tensor& x_BLE, const model::Attends& attends,
                        const at::Tensor& positions_L) const {
     const at::Tensor x_BLHD = x_BLE.view({1, -1, 2, 4});
     const auto call = attends.attend.begin({1, x_BLHD.size(1), 2, 2, 4, at::kFloat});
@@ -153,7 +158,7 @@ class SmallModel : public Model {
   }
 
   Mistakes mistakes_;
-  at::Tensor embedding_;
+  double mean_;
   int runs_ = 0;
 };
 
@@ -200,18 +205,19 @@ TEST(CheckModel, ModelsThatCannotBeCheckedAreRefused) {
   };
   EXPECT_THAT(refusal(make({.attends = false})), HasSubstr("called no attention"));
   EXPECT_THAT(refusal(make({.is_deaf = true})), HasSubstr("changes no output of attention"));
-  std::atomic<int> made = 0;
+  std::atomic<int> result = 0;
   EXPECT_THAT(refusal([&](const Recipe&) {
-                return std::make_unique<SmallModel>(Mistakes{}, 0.5 * made++);
+                return std::make_unique<SmallModel>(Mistakes{}, 0.5 * result++);
               }),
               HasSubstr("parameters"));
 }
 
 TEST(CheckModel, RandomTextHasDocumentsInEverySequence) {
   for (const std::int64_t tokens : {1, 2, 50, 512}) {
-    const Sequence sequence = checked_sequence(random_text(tokens, 3), 0, tokens);
+    const Sequence sequence =
+        checked_sequence(random_text(tokens, 3), 0, {.seq_len = tokens, .fields = {}});
     EXPECT_GE(sequence.documents.size(), tokens < 50 ? 1U : 2U) << tokens;
-    EXPECT_EQ(sequence.tokens, random_text(tokens, 3).at(0).tokens);
+    EXPECT_EQ(tokens_of(sequence), tokens_of(random_text(tokens, 3).at(0)));
   }
 }
 

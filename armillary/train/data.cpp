@@ -1,14 +1,15 @@
-// data.cpp: checks of sequences, and the helpers that make masks and shards of them.
+// data.cpp: checks of sequences, and masks of their documents.
 #include "armillary/train/data.h"
 
+#include <ATen/core/Tensor.h>
 #include <fmt/ranges.h>
 
-#include <algorithm>
-#include <cstddef>
 #include <numeric>
 #include <string>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::train {
 namespace {
@@ -18,40 +19,57 @@ std::int64_t total(std::span<const std::int64_t> lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
 }
 
-/// Refuses a value outside the vocabulary. `what` is "token" or "label".
-void check_value(const char* what, std::int64_t value, std::size_t position, std::int64_t index,
+/// Refuses a token or label outside the vocabulary; `ignored` labels may be.
+void check_words(const std::string& name, const at::Tensor& values, std::int64_t index,
                  std::int64_t vocab_size) {
-  if (value >= 0 && value < vocab_size) return;
-  fail<InvalidArgument>(
-      "data: {} {} at position {} of sequence {}; one at least 0 and below {}, the vocabulary, is "
-      "required",
-      what, value, position, index, vocab_size);
+  const bool is_label = name == model::kLabels;
+  if (!is_label && name != model::kTokens) return;
+  const at::Tensor words = values.contiguous();
+  if (words.scalar_type() != at::kLong || words.dim() != 1) {
+    fail<InvalidArgument>(
+        "data: field {} of sequence {} is {} with {} dims; int64 with 1 is required", name, index,
+        c10::toString(words.scalar_type()), words.dim());
+  }
+  const auto* const begin = words.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < words.numel(); ++i) {
+    const std::int64_t word = begin[i];
+    if ((word >= 0 && word < vocab_size) || (is_label && word == model::kIgnoredLabel)) continue;
+    fail<InvalidArgument>(
+        "data: {} {} at position {} of sequence {}; one at least 0 and below {}, the vocabulary, "
+        "is required",
+        is_label ? "label" : "token", word, i, index, vocab_size);
+  }
 }
 
 }  // namespace
 
-std::int64_t Sequence::targets() const {
-  return std::count_if(labels.begin(), labels.end(),
-                       [](std::int64_t label) { return label != kIgnoredLabel; });
-}
-
-Sequence checked_sequence(const Data& data, std::int64_t index, std::int64_t seq_len) {
+Sequence checked_sequence(const Data& data, std::int64_t index, const SequenceShape& shape) {
   Sequence sequence = data.at(index);
-  const auto length = static_cast<std::size_t>(seq_len);
+  for (const std::string& name : shape.fields) {
+    if (sequence.fields.contains(name)) continue;
+    const std::vector<std::string> names = sequence.fields.names();
+    fail<InvalidArgument>(
+        "data: sequence {} has {}; the field {}, which the model reads, is required", index,
+        names.empty() ? "no fields" : "fields " + fmt::to_string(fmt::join(names, ", ")),
+        quote(name));
+  }
   // Lengths first: all of them are seq_len.
   const std::int64_t in_documents = total(sequence.documents);
-  if (sequence.tokens.size() != length || sequence.labels.size() != length ||
-      in_documents != seq_len) {
-    fail<InvalidArgument>(
-        "data: sequence {} has {} tokens, {} labels and documents of {} tokens; training.seq_len "
-        "{} of each is required",
-        index, sequence.tokens.size(), sequence.labels.size(), in_documents, seq_len);
+  bool fits = in_documents == shape.seq_len;
+  std::string lengths;
+  for (const auto& [name, values] : sequence.fields) {
+    const std::int64_t length = values.dim() == 0 ? 0 : values.size(0);
+    fits = fits && length == shape.seq_len;
+    lengths += fmt::format("{}{} {}", lengths.empty() ? "" : ", ", length, name);
   }
-  // Then every token, and every label that is not ignored.
-  for (std::size_t i = 0; i < length; ++i) {
-    check_value("token", sequence.tokens[i], i, index, data.vocab_size());
-    if (sequence.labels[i] == kIgnoredLabel) continue;
-    check_value("label", sequence.labels[i], i, index, data.vocab_size());
+  if (!fits) {
+    fail<InvalidArgument>(
+        "data: sequence {} has {} and documents of {}; training.seq_len {} of each is "
+        "required",
+        index, lengths, count_of(in_documents, "token"), shape.seq_len);
+  }
+  for (const auto& [name, values] : sequence.fields) {
+    check_words(name, values, index, data.vocab_size());
   }
   return sequence;
 }
@@ -67,16 +85,6 @@ plan::Mask sequence_mask(std::string_view text, std::span<const std::int64_t> do
     return plan::parse_mask(written, lengths);
   }
   return plan::parse_mask(text, lengths);
-}
-
-std::vector<std::int64_t> gather(std::span<const std::int64_t> values,
-                                 std::span<const std::int64_t> positions) {
-  std::vector<std::int64_t> share;
-  share.reserve(positions.size());
-  for (const std::int64_t position : positions) {
-    share.push_back(values[static_cast<std::size_t>(position)]);
-  }
-  return share;
 }
 
 }  // namespace armillary::train

@@ -1,3 +1,5 @@
+// data_test.cpp: sequences that are refused for their fields, lengths or words, and the rows of a
+// rank.
 #include "armillary/train/data.h"
 
 #include <gmock/gmock.h>
@@ -7,11 +9,11 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/train/testing/sequences.h"
 
 namespace armillary::train {
 namespace {
 
-using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -27,36 +29,36 @@ class OneSequence : public Data {
 };
 
 TEST(Sequence, TargetsAreTheLabelsThatAreNotIgnored) {
-  EXPECT_EQ((Sequence{.tokens = {1, 2, 3}, .labels = {0, kIgnoredLabel, 3}}).targets(), 2);
-  EXPECT_EQ(Sequence{}.targets(), 0);
+  EXPECT_EQ(model::targets_of(sequence_of({1, 2, 3}, {0, model::kIgnoredLabel, 3}, {3}).fields), 2);
+  EXPECT_EQ(model::targets_of({{"latents", at::zeros({5, 2})}}), 5);
+  EXPECT_EQ(model::targets_of({}), 0);
 }
 
 TEST(CheckedSequence, IsThatOfTheData) {
-  const Sequence required{.tokens = {0, 9}, .labels = {9, kIgnoredLabel}, .documents = {1, 1}};
-  const Sequence given = checked_sequence(OneSequence(required), 3, 2);
-  EXPECT_EQ(given.tokens, required.tokens);
-  EXPECT_EQ(given.labels, required.labels);
-  EXPECT_EQ(given.documents, required.documents);
+  const Sequence required = sequence_of({0, 9}, {9, model::kIgnoredLabel}, {1, 1});
+  const Sequence sequence =
+      checked_sequence(OneSequence(required), 3, {2, {model::kTokens, model::kLabels}});
+  EXPECT_EQ(tokens_of(sequence), tokens_of(required));
+  EXPECT_EQ(labels_of(sequence), labels_of(required));
+  EXPECT_EQ(sequence.documents, required.documents);
 }
 
 TEST(CheckedSequence, RefusesOtherLengthsAndWordsOfNoVocabulary) {
   const auto checks = [](const Sequence& sequence) {
-    return [sequence] { checked_sequence(OneSequence(sequence), 3, 2); };
+    return [sequence] { checked_sequence(OneSequence(sequence), 3, {2, {model::kTokens}}); };
   };
   const auto refused = [](const std::string& reason) {
     return ThrowsMessage<InvalidArgument>(HasSubstr(reason));
   };
-  EXPECT_THAT(checks({.tokens = {1, 2, 3}, .labels = {1, 2}, .documents = {2}}),
+  EXPECT_THAT(checks(sequence_of({1, 2, 3}, {1, 2}, {2})),
               refused("sequence 3 has 3 tokens, 2 labels and documents of 2 tokens"));
-  EXPECT_THAT(checks({.tokens = {1, 2}, .labels = {1}, .documents = {2}}), refused("1 labels"));
-  EXPECT_THAT(checks({.tokens = {1, 2}, .labels = {1, 2}, .documents = {2, 1}}),
+  EXPECT_THAT(checks(sequence_of({1, 2}, {1}, {2})), refused("1 labels"));
+  EXPECT_THAT(checks(sequence_of({1, 2}, {1, 2}, {2, 1})),
               refused("documents of 3 tokens; training.seq_len 2 of each is required"));
-  EXPECT_THAT(checks({.tokens = {1, 10}, .labels = {1, 2}, .documents = {2}}),
+  EXPECT_THAT(checks(sequence_of({1, 10}, {1, 2}, {2})),
               refused("data: token 10 at position 1 of sequence 3; one at least 0 and below 10"));
-  EXPECT_THAT(checks({.tokens = {-100, 1}, .labels = {1, 2}, .documents = {2}}),
-              refused("token -100 at position 0"));
-  EXPECT_THAT(checks({.tokens = {1, 2}, .labels = {-1, 2}, .documents = {2}}),
-              refused("label -1 at position 0"));
+  EXPECT_THAT(checks(sequence_of({-100, 1}, {1, 2}, {2})), refused("token -100 at position 0"));
+  EXPECT_THAT(checks(sequence_of({1, 2}, {-1, 2}, {2})), refused("label -1 at position 0"));
 }
 
 TEST(SequenceMask, DocumentsAreThoseOfTheSequence) {
@@ -71,10 +73,35 @@ TEST(SequenceMask, DocumentsAreThoseOfTheSequence) {
               ThrowsMessage<InvalidArgument>(HasSubstr("documents")));
 }
 
-TEST(Gather, FollowsPositions) {
-  const std::vector<std::int64_t> values = {10, 11, 12, 13};
-  EXPECT_THAT(gather(values, std::vector<std::int64_t>{3, 0, 2}), ElementsAre(13, 10, 12));
-  EXPECT_THAT(gather(values, std::vector<std::int64_t>{}), ElementsAre());
+TEST(CheckedSequence, NamesTheFieldThatTheModelReadsAndTheDataLack) {
+  const OneSequence data(sequence_of({1, 2}, {1, 2}, {2}));
+  EXPECT_THAT(
+      [&] {
+        checked_sequence(data, 3, {2, {model::kTokens, "latents"}});
+      },
+      ThrowsMessage<InvalidArgument>("data: sequence 3 has fields tokens, labels; the field "
+                                     "'latents', which the model reads, is required"));
+}
+
+// Fields of any kind travel along the tokens; only words have a vocabulary.
+TEST(CheckedSequence, TakesFieldsOfAnyKind) {
+  const Sequence required{.fields = {{"latents", at::ones({2, 4})}, {"times", at::zeros({2})}},
+                          .documents = {2}};
+  const Sequence sequence = checked_sequence(OneSequence(required), 0, {2, {"latents", "times"}});
+  EXPECT_TRUE(at::equal(sequence.fields.at("latents"), at::ones({2, 4})));
+  EXPECT_THAT([&] { (void)sequence.fields.at("noise"); },
+              ThrowsMessage<InvalidArgument>(
+                  HasSubstr("field 'noise' is read; one of latents or times is required")));
+}
+
+TEST(RowsOf, FollowPositions) {
+  const model::Fields fields{{"a", at::tensor({10, 11, 12, 13}, at::kLong)},
+                             {"b", at::arange(8, at::kFloat).view({4, 2})}};
+  const model::Fields rows = model::rows_of(fields, at::tensor({3, 0}, at::kLong));
+  EXPECT_TRUE(at::equal(rows.at("a"), at::tensor({13, 10}, at::kLong).view({1, 2})));
+  EXPECT_TRUE(at::equal(rows.at("b"), at::tensor({6.F, 7.F, 0.F, 1.F}).view({1, 2, 2})));
+  EXPECT_EQ(model::rows_of(fields, at::empty({0}, at::kLong)).at("b").sizes(),
+            (at::IntArrayRef{1, 0, 2}));
 }
 
 }  // namespace

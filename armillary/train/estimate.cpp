@@ -10,27 +10,17 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
-#include <span>
-#include <utility>
 
-#include "armillary/attention/shared_choice.h"
 #include "armillary/core/checked.h"
 #include "armillary/core/count_text.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/proof/prove.h"
-#include "armillary/train/models/registry.h"
-#include "armillary/tune/automatic.h"
 
 namespace armillary::train {
 namespace {
 
-/// The keys of a recipe that every model is told.
-ModelRun run_of(const Recipe& recipe) {
-  const bool bf16 = recipe.training.mixed_precision_param == "bfloat16";
-  return {.dtype = bf16 ? at::kBFloat16 : at::kFloat,
-          .recompute = parse_recompute(recipe.activation_checkpoint.mode),
-          .loss_chunk_tokens = recipe.training.loss_chunk_tokens};
-}
+/// Parameters, gradients and AdamW's two moments, all fp32 (store.h).
+constexpr cost::ParameterBytes kBytes{.parameter = 4, .gradient = 4, .optimizer = 8};
 
 /// Tokens of the largest shard.
 std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
@@ -55,26 +45,22 @@ std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, std::int6
   return peak;
 }
 
-/// Adds one sequence: traffic of both passes, slots, and for each policy the activations and the
-/// pass that it repeats: forward for Full, replay for AttentionOutput.
+/// Adds one sequence: traffic of both passes, slots, and for each policy the pass that it repeats:
+/// forward for Full, replay for AttentionOutput.
 void add_plan(Estimate& result, const plan::Planner& planner) {
   const std::int64_t layers = result.cost.attention.layers;
-  const std::int64_t tokens = most_tokens_of_a_rank(planner.problem());
   const auto program_of = [&](plan::Pass pass) {
     return [&planner, pass](plan::Rank rank) { return proof::runnable(planner, pass, rank); };
   };
   const auto forward = program_of(plan::Pass::Forward);
   // Slots of a layer are free again when its pass ends, so passes share memory.
-  const auto slots =
+  const auto slots = static_cast<double>(
       std::max(add_pass(result.forward, planner, layers, forward),
-               add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward)));
+               add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward))));
   result.memory.attention = std::max(result.memory.attention, slots);
   for (PolicyCost& cost : result.policies) {
-    const double bytes =
-        sim::activation_bytes(result.cost, cost.policy, static_cast<double>(tokens)).total();
-    cost.activation_bytes = std::max(cost.activation_bytes, static_cast<std::int64_t>(bytes));
-    if (cost.policy == Recompute::Full) add_pass(cost.more_sent, planner, layers, forward);
-    if (cost.policy == Recompute::AttentionOutput) {
+    if (cost.policy == cost::Recompute::Full) add_pass(cost.more_sent, planner, layers, forward);
+    if (cost.policy == cost::Recompute::AttentionOutput) {
       add_pass(cost.more_sent, planner, layers, program_of(plan::Pass::Replay));
     }
   }
@@ -85,8 +71,11 @@ std::int64_t tokens_of_step(const Recipe& recipe) {
 }
 
 /// Bytes as MiB, for a reader.
+double mib(double bytes) {
+  return bytes / (1024.0 * 1024.0);
+}
 double mib(std::int64_t bytes) {
-  return static_cast<double>(bytes) / (1024.0 * 1024.0);
+  return mib(static_cast<double>(bytes));
 }
 
 /// Bytes sent by the rank that sends most.
@@ -104,7 +93,7 @@ std::string largest(const PassTraffic& pass) {
 std::string describe_policies(const Recipe& recipe, const Estimate& estimate) {
   std::string text = "recomputation: activations, and more work and traffic a step than none\n";
   for (const PolicyCost& cost : estimate.policies) {
-    const std::string& name = recompute_names()[static_cast<std::size_t>(cost.policy)];
+    const std::string& name = cost::recompute_names()[static_cast<std::size_t>(cost.policy)];
     text += fmt::format("{} {:<16}  {:>10.2f} MiB  {:>8.3f} TFLOP  {:>10.2f} MiB sent\n",
                         name == recipe.activation_checkpoint.mode ? '*' : ' ', name,
                         mib(cost.activation_bytes), cost.more_flops * 1e-12,
@@ -113,115 +102,63 @@ std::string describe_policies(const Recipe& recipe, const Estimate& estimate) {
   return text;
 }
 
-/// The strategy that a recipe names, or the one that `choose` gives for its problem.
-ChosenStrategy chosen_by(const Recipe& recipe, const ModelAttention& shape, int world,
-                         const std::function<tune::AutomaticChoice(const plan::Problem&)>& choose) {
-  const std::string& text = recipe.parallelism.strategy;
-  if (!tune::is_automatic(text)) return {.strategy = plan::parse_strategy(text), .reason = {}};
-  plan::Problem problem = attention_problem(
-      recipe, shape,
-      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1)));
-  problem.world = world;
-  tune::AutomaticChoice choice = choose(problem);
-  return {.strategy = std::move(choice.strategy), .reason = std::move(choice.line)};
-}
-
 nlohmann::json to_json(const PassTraffic& pass) {
   return {{"sent_bytes_per_rank", pass.sent_bytes_per_rank}, {"steps", pass.steps}};
 }
 
 }  // namespace
 
-plan::Problem attention_problem(const Recipe& recipe, const ModelAttention& shape,
-                                const plan::Mask& mask) {
-  plan::Problem problem;
-  // Self-attention: as many keys as queries, and values as wide as keys.
-  problem.world = static_cast<int>(recipe.parallelism.context_parallel_degree);
-  problem.heads = static_cast<int>(shape.heads);
-  problem.kv_heads = static_cast<int>(shape.kv_heads);
-  problem.head_dim = static_cast<int>(shape.head_dim);
-  problem.value_dim = problem.head_dim;
-  problem.dtype =
-      recipe.training.mixed_precision_param == "bfloat16" ? plan::Dtype::Bf16 : plan::Dtype::F32;
-  problem.mask = mask;
-  problem.layout = plan::parse_layout(recipe.parallelism.layout);
-  problem.wire = plan::parse_wire(recipe.parallelism.wire);
-  return problem;
-}
-
-plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask) {
-  return attention_problem(recipe, model_cost(recipe).attention, mask);
-}
-
-ModelCost model_cost(const Recipe& recipe) {
-  return model_cost(recipe.model, run_of(recipe));
-}
-
-ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape, int world) {
-  return chosen_by(recipe, shape, world, [&](const plan::Problem& problem) {
-    return tune::choose(recipe.parallelism.strategy, problem);
-  });
-}
-
-ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape,
-                               comm::Communicator& comm) {
-  return chosen_by(recipe, shape, comm.world(), [&](const plan::Problem& problem) {
-    return attention::choose_together(comm, recipe.parallelism.strategy, problem);
-  });
-}
-
-std::unique_ptr<Model> make_model(const Recipe& recipe) {
-  return make_model(recipe.model, run_of(recipe), recipe.training.seed);
-}
-
-std::int64_t MemoryBytes::total() const {
-  return parameters + gradients + optimizer + attention + activations + checkpoint;
-}
-
 Estimate estimate(const Recipe& recipe, const Data& data) {
   return estimate(recipe, model_cost(recipe), data);
 }
 
-Estimate estimate(const Recipe& recipe, const ModelCost& cost, const Data& data) {
+Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data& data) {
   Estimate result;
   result.cost = cost;
-  // Parameters, gradients and AdamW's two moments, all fp32 (parameter_store.h).
-  result.memory.parameters = 4 * result.cost.parameters;
-  result.memory.gradients = 4 * result.cost.parameters;
-  result.memory.optimizer = 8 * result.cost.parameters;
   // An all-reduce: every rank sends the others their shares, then its own sum to all of them.
   const std::int64_t world = recipe.parallelism.context_parallel_degree;
-  if (recipe.checkpoint.enable) {
-    result.memory.checkpoint = ceil_div(result.memory.parameters + result.memory.optimizer, world);
-  }
-  result.gradient_sent_bytes = result.memory.gradients * 2 * (world - 1) / world;
-  for (const std::string& name : recompute_names()) {
-    result.policies.push_back({.policy = parse_recompute(name)});
+  result.gradient_sent_bytes = 4 * cost.parameters * 2 * (world - 1) / world;
+  for (const std::string& name : cost::recompute_names()) {
+    result.policies.push_back({.policy = model::parse_recompute(name)});
     result.policies.back().more_sent.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   }
 
   // Plans of every sequence.
+  std::int64_t most_tokens = 0;
   result.attention = chosen_strategy(recipe, cost.attention, static_cast<int>(world));
   for (std::int64_t i = 0; i < recipe.training.local_batch_size; ++i) {
-    const Sequence sequence = checked_sequence(data, i, recipe.training.seq_len);
+    const Sequence sequence =
+        checked_sequence(data, i, {.seq_len = recipe.training.seq_len, .fields = {}});
     const plan::Mask mask = sequence_mask(recipe.parallelism.mask, sequence.documents);
-    add_plan(result, plan::Planner(attention_problem(recipe, result.cost.attention, mask),
-                                   result.attention.strategy));
+    const plan::Planner planner(attention_problem(recipe, result.cost.attention, mask),
+                                result.attention.strategy);
+    add_plan(result, planner);
+    most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planner.problem()));
     result.visible_pairs += mask.area();
   }
 
-  // Work that policies repeat, and the memory of the chosen one.
-  for (PolicyCost& cost : result.policies) {
-    cost.more_flops =
-        sim::flops_again(result.cost, cost.policy, tokens_of_step(recipe), result.visible_pairs);
+  // Work that policies repeat, and the memory of each.
+  const std::string& mode = recipe.activation_checkpoint.mode;
+  for (PolicyCost& policy : result.policies) {
+    policy.more_flops =
+        cost::flops_again(cost, policy.policy, tokens_of_step(recipe), result.visible_pairs);
+    cost::StepMemory memory = cost::step_memory(
+        {.model = cost, .seq = recipe.training.seq_len, .batch = recipe.training.local_batch_size},
+        {.mesh = {.cp = static_cast<int>(world)}, .recompute = policy.policy},
+        result.memory.attention, kBytes, static_cast<double>(most_tokens));
+    policy.activation_bytes = static_cast<std::int64_t>(memory.activations + memory.transient);
+    if (policy.policy != model::parse_recompute(mode)) continue;
+    if (recipe.checkpoint.enable) {
+      const auto saved = static_cast<std::int64_t>(memory.parameters + memory.optimizer);
+      memory.checkpoint = static_cast<double>(ceil_div(saved, world));
+    }
+    result.memory = memory;
   }
-  const Recompute chosen = parse_recompute(recipe.activation_checkpoint.mode);
-  result.memory.activations = result.policies[static_cast<std::size_t>(chosen)].activation_bytes;
   return result;
 }
 
 std::string describe(const Recipe& recipe, const Estimate& estimate) {
-  const MemoryBytes& memory = estimate.memory;
+  const cost::StepMemory& memory = estimate.memory;
   const std::int64_t tokens = tokens_of_step(recipe);
   const std::string copy =
       memory.checkpoint == 0
@@ -248,15 +185,16 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
       largest(estimate.backward), mib(estimate.gradient_sent_bytes), mib(memory.total()),
       mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer), mib(memory.attention),
-      mib(memory.activations), copy, describe_policies(recipe, estimate));
+      mib(memory.activations + memory.transient), copy, describe_policies(recipe, estimate));
 }
 
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
-  const MemoryBytes& memory = estimate.memory;
+  const cost::StepMemory& memory = estimate.memory;
   const std::int64_t tokens = tokens_of_step(recipe);
+  const auto whole = [](double bytes) { return static_cast<std::int64_t>(bytes); };
   nlohmann::json policies = nlohmann::json::array();
   for (const PolicyCost& cost : estimate.policies) {
-    policies.push_back({{"mode", recompute_names()[static_cast<std::size_t>(cost.policy)]},
+    policies.push_back({{"mode", cost::recompute_names()[static_cast<std::size_t>(cost.policy)]},
                         {"activation_bytes", cost.activation_bytes},
                         {"more_flops", cost.more_flops},
                         {"more_sent_bytes_per_rank", cost.more_sent.sent_bytes_per_rank}});
@@ -277,13 +215,13 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
           {"activation_checkpoint",
            {{"mode", recipe.activation_checkpoint.mode}, {"policies", policies}}},
           {"memory_bytes",
-           {{"parameters", memory.parameters},
-            {"gradients", memory.gradients},
-            {"optimizer", memory.optimizer},
-            {"attention", memory.attention},
-            {"activations", memory.activations},
-            {"checkpoint", memory.checkpoint},
-            {"total", memory.total()}}}};
+           {{"parameters", whole(memory.parameters)},
+            {"gradients", whole(memory.gradients)},
+            {"optimizer", whole(memory.optimizer)},
+            {"attention", whole(memory.attention)},
+            {"activations", whole(memory.activations + memory.transient)},
+            {"checkpoint", whole(memory.checkpoint)},
+            {"total", whole(memory.total())}}}};
 }
 
 }  // namespace armillary::train

@@ -5,47 +5,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-#include "armillary/comm/communicator.h"
-#include "armillary/plan/problem.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/model/recompute.h"
+#include "armillary/predict/cost/step.h"
 #include "armillary/train/data.h"
-#include "armillary/train/models/model.h"
-#include "armillary/train/models/recompute.h"
-#include "armillary/train/recipe.h"
+#include "armillary/train/recipe_parts.h"
 
 namespace armillary::train {
-
-/// The attention problem of one sequence, the same in every layer, for attention of this shape; for
-/// the recipe's own model if no shape is given.
-/// @throws InvalidArgument for a mask or layout that is not legal.
-plan::Problem attention_problem(const Recipe& recipe, const ModelAttention& shape,
-                                const plan::Mask& mask);
-plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask);
-
-/// Cost of the recipe's model; makes no model.
-ModelCost model_cost(const Recipe& recipe);
-
-/// The recipe's model, its parameters drawn from training.seed.
-std::unique_ptr<Model> make_model(const Recipe& recipe);
-
-/// Memory of the rank that needs most, in bytes. All but `activations` and `checkpoint` are exact
-/// counts.
-struct MemoryBytes {
-  std::int64_t parameters = 0;
-  std::int64_t gradients = 0;
-  std::int64_t optimizer = 0;
-  std::int64_t attention = 0;    ///< Slots of one layer's plan; the larger of the two passes.
-  std::int64_t activations = 0;  ///< Approximate; PolicyCost of the recipe's policy.
-  /// Copy of the rank's share of a checkpoint, in whole tensors; 0 unless checkpoint.enable.
-  std::int64_t checkpoint = 0;
-  /// Sum of the six.
-  std::int64_t total() const;
-};
 
 /// Traffic of one pass of attention in step 1, over all layers and sequences.
 struct PassTraffic {
@@ -56,7 +25,7 @@ struct PassTraffic {
 
 /// Activation memory of a recomputation policy, and its work and traffic beyond policy `none`.
 struct PolicyCost {
-  Recompute policy = Recompute::None;
+  cost::Recompute policy = cost::Recompute::None;
   /// For one sequence on the rank with most tokens: activations kept from forward to backward, and
   /// the most that the loss or the backward of one layer holds beside them. Within a quarter of
   /// the allocations of a run (estimate_test.cpp).
@@ -66,25 +35,12 @@ struct PolicyCost {
   PassTraffic more_sent;
 };
 
-/// The strategy of all steps of a recipe.
-struct ChosenStrategy {
-  plan::Strategy strategy;
-  std::string reason;  ///< The line of tune/automatic.h if the recipe says `auto`; else empty.
-};
-/// The choice for attention of this shape on `world` ranks. Documents give each step other masks;
-/// it is made for one document as long as a sequence. This process alone chooses.
-/// @throws as tune::choose and plan::parse_strategy.
-ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape, int world);
-
-/// The same for all ranks of a group, with the choice of rank 0. Collective.
-ChosenStrategy chosen_strategy(const Recipe& recipe, const ModelAttention& shape,
-                               comm::Communicator& comm);
-
 /// Estimate of one training step. Bytes and flops are those of step 1.
 struct Estimate {
-  ModelCost cost;
+  cost::ModelCost cost;
   ChosenStrategy attention;
-  MemoryBytes memory;
+  /// The rank that needs most. All but `activations`, `transient` and `checkpoint` are exact.
+  cost::StepMemory memory;
   PassTraffic forward;
   PassTraffic backward;
   std::vector<PolicyCost> policies;  ///< All policies, in the order of recompute_names.
@@ -100,7 +56,7 @@ struct Estimate {
 Estimate estimate(const Recipe& recipe, const Data& data);
 
 /// The same for a model that no recipe can name, by its Model::cost().
-Estimate estimate(const Recipe& recipe, const ModelCost& cost, const Data& data);
+Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data& data);
 
 /// The estimate as several lines for a reader, and as one JSON object.
 std::string describe(const Recipe& recipe, const Estimate& estimate);

@@ -13,14 +13,14 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/model/decoder_cost.h"
+#include "armillary/model/registry.h"
+#include "armillary/model/testing/counting_allocator.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/tune/advise.h"
 #include "armillary/proof/prove.h"
-#include "armillary/train/models/decoder_cost.h"
-#include "armillary/train/models/registry.h"
 #include "armillary/train/packed_text.h"
-#include "armillary/train/testing/counting_allocator.h"
 #include "armillary/train/trainer.h"
-#include "armillary/tune/advise.h"
 
 namespace armillary::train {
 namespace {
@@ -85,7 +85,7 @@ TEST(Estimate, CountsAllSequencesOfTheStep) {
   EXPECT_EQ(two.forward.steps, one.forward.steps);
 }
 
-const PolicyCost& cost_of(const Estimate& estimate, Recompute policy) {
+const PolicyCost& cost_of(const Estimate& estimate, cost::Recompute policy) {
   return estimate.policies.at(static_cast<std::size_t>(policy));
 }
 
@@ -94,9 +94,9 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
     Recipe recipe = recipe_of(4, strategy, "full");
     recipe.model.n_kv_heads = 4;
     const Estimate result = estimate(recipe, text());
-    const auto& none = cost_of(result, Recompute::None);
-    const auto& full = cost_of(result, Recompute::Full);
-    const auto& output = cost_of(result, Recompute::AttentionOutput);
+    const auto& none = cost_of(result, cost::Recompute::None);
+    const auto& full = cost_of(result, cost::Recompute::Full);
+    const auto& output = cost_of(result, cost::Recompute::AttentionOutput);
     EXPECT_EQ(none.more_flops, 0);
     EXPECT_EQ(none.more_sent.sent_bytes_per_rank, std::vector<std::int64_t>(4, 0));
     // Attention forward: 2 products of D = 16 for each of 4 heads in 3 layers.
@@ -113,7 +113,7 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
       EXPECT_GT(sent, 0);
       EXPECT_LT(sent, result.forward.sent_bytes_per_rank[0]);
     }
-    EXPECT_EQ(result.memory.activations, none.activation_bytes);
+    EXPECT_EQ(result.memory.activations + result.memory.transient, none.activation_bytes);
     // AttentionOutput keeps 12 tokens x 3 layers x (4 heads of 16 and their log-sum-exps) in fp32
     // more than Full, and recomputes that much less of one layer, which counts if backward holds
     // most.
@@ -121,18 +121,19 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
     EXPECT_GE(kept, std::int64_t{2} * 12 * (4 * 16 + 4) * 4);
     EXPECT_LE(kept, std::int64_t{3} * 12 * (4 * 16 + 4) * 4);
     recipe.activation_checkpoint.mode = "full";
-    EXPECT_EQ(estimate(recipe, text()).memory.activations, full.activation_bytes);
+    const cost::StepMemory memory = estimate(recipe, text()).memory;
+    EXPECT_EQ(memory.activations + memory.transient, full.activation_bytes);
   }
 }
 
 /// The estimate against the peak memory of the tensors of a training run.
 TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
   const PackedText packed({std::string(5000, 'a')}, {.seq_len = 2048, .seed = 0});
-  CountingAllocator& memory = CountingAllocator::instance();
+  model::CountingAllocator& memory = model::CountingAllocator::instance();
   for (const auto& [model, dtype] :
        {std::pair("gpt", "float32"), std::pair("gpt", "bfloat16"), std::pair("llama", "float32"),
         std::pair("llama", "bfloat16")}) {
-    for (const std::string& mode : recompute_names()) {
+    for (const std::string& mode : cost::recompute_names()) {
       Recipe recipe = recipe_of(2, "ring", "window:left=64,right=0");
       recipe.model.name = model;
       recipe.model.dim = 96;
@@ -154,12 +155,12 @@ TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
 }
 
 /// The cost of a recipe's model on devices that multiply bf16, as `advise` takes it.
-ModelCost bf16_cost(const Recipe& recipe) {
-  DecoderOptions decoder = decoder_options(recipe.model);
+cost::ModelCost bf16_cost(const Recipe& recipe) {
+  model::DecoderOptions decoder = model::decoder_options(recipe.model).vocab_size(kVocabSize);
   decoder.dtype(at::kBFloat16)
       .native_bf16(true)
       .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
-  return decoder_cost(decoder);
+  return model::decoder_cost(decoder);
 }
 
 /// Every policy of every model on every world: kept bytes by hand, then both programs.
@@ -173,8 +174,9 @@ TEST(Estimate, AdviseHasTheSameBytes) {
       recipe.training.seq_len = kSeq;
       recipe.training.loss_chunk_tokens = 64;
       recipe.training.mixed_precision_param = "bfloat16";
-      const ModelCost cost = bf16_cost(recipe);
-      const tune::Advice advice = tune::advise({.step = {.model = {cost, model}, .seq = kSeq},
+      const cost::ModelCost cost = bf16_cost(recipe);
+      const tune::Advice advice = tune::advise({.model = model,
+                                                .step = {.model = cost, .seq = kSeq},
                                                 .cluster = sim::load_cluster("c6"),
                                                 .devices = world,
                                                 .mask = [](std::int64_t n) {
@@ -182,24 +184,26 @@ TEST(Estimate, AdviseHasTheSameBytes) {
                                                 }});
       std::size_t compared = 0;
       for (const tune::Advised& advised : advice.meshes) {
-        if (advised.mesh.cp != world || advised.mesh.zero != 0) continue;
+        if (advised.parallelism.mesh.cp != world || advised.parallelism.zero != 0) continue;
         SCOPED_TRACE(fmt::format("{} on {}", model, to_string(advised)));
         recipe.parallelism.strategy = to_string(advised.attention.strategy);
         recipe.parallelism.layout = to_string(advised.attention.layout);
-        const Recompute policy = advised.mesh.recompute;
-        recipe.activation_checkpoint.mode = recompute_names()[static_cast<std::size_t>(policy)];
+        const cost::Recompute policy = advised.parallelism.recompute;
+        recipe.activation_checkpoint.mode =
+            cost::recompute_names()[static_cast<std::size_t>(policy)];
         const Estimate dry_run = estimate(recipe, cost, packed);
-        const auto& stage = advised.memory.stage;
-        EXPECT_EQ(stage.activations + stage.transient, dry_run.memory.activations);
+        const auto& stage = advised.memory;
+        EXPECT_EQ(stage.activations, dry_run.memory.activations);
+        EXPECT_EQ(stage.transient, dry_run.memory.transient);
         EXPECT_EQ(advised.memory.attention, dry_run.memory.attention);
-        if (policy != Recompute::None) {
+        if (policy != cost::Recompute::None) {
           // Inputs of 64 elements; out, and log-sum-exps of 4 heads in fp32.
-          const std::int64_t output = policy == Recompute::Full ? 0 : 2 * 64 + 4 * 4;
+          const std::int64_t output = policy == cost::Recompute::Full ? 0 : 2 * 64 + 4 * 4;
           EXPECT_EQ(stage.activations, kSeq / world * 3 * (2 * 64 + output));
         }
         ++compared;
       }
-      EXPECT_EQ(compared, recompute_names().size());
+      EXPECT_EQ(compared, cost::recompute_names().size());
     }
   }
 }
@@ -210,7 +214,7 @@ TEST(Estimate, WhatTheStrategyCannotDoIsRefused) {
 }
 
 TEST(Estimate, FlopsAreSixPerParameterAndTwelvePerPair) {
-  const ModelCost cost = model_cost(recipe_of(1, "ring", "full"));
+  const cost::ModelCost cost = model_cost(recipe_of(1, "ring", "full"));
   EXPECT_DOUBLE_EQ(cost.flops(10, 0), 60 * static_cast<double>(cost.matmul_parameters));
   EXPECT_DOUBLE_EQ(cost.flops(0, 7), 12.0 * 3 * 4 * 16 * 7);
 }
@@ -219,17 +223,17 @@ TEST(Estimate, FlopsAreSixPerParameterAndTwelvePerPair) {
 TEST(Estimate, AModelHasTheMatricesOfItsShape) {
   Recipe recipe = recipe_of(1, "ring", "full");
   recipe.model.name = "llama";
-  const ModelCost cost = model_cost(recipe);
-  const DecoderOptions decoder = decoder_options(recipe.model);
+  const cost::ModelCost cost = model_cost(recipe);
+  const model::DecoderOptions decoder = model::decoder_options(recipe.model).vocab_size(kVocabSize);
   const auto number = [](std::int64_t value) { return static_cast<int>(value); };
-  const ModelCost shape =
-      cost_of(sim::ModelShape{.layers = number(decoder.n_layers()),
-                              .hidden = number(decoder.dim()),
-                              .heads = number(decoder.n_heads()),
-                              .kv_heads = number(decoder.n_kv_heads()),
-                              .head_dim = number(decoder.dim() / decoder.n_heads()),
-                              .ffn = number(decoder.hidden_dim()),
-                              .vocab = number(decoder.vocab_size())});
+  const cost::ModelCost shape =
+      cost_of(cost::ModelShape{.layers = number(decoder.n_layers()),
+                               .hidden = number(decoder.dim()),
+                               .heads = number(decoder.n_heads()),
+                               .kv_heads = number(decoder.n_kv_heads()),
+                               .head_dim = number(decoder.dim() / decoder.n_heads()),
+                               .ffn = number(decoder.hidden_dim()),
+                               .vocab = number(decoder.vocab_size())});
   EXPECT_EQ(cost.matmul_parameters, shape.matmul_parameters);
   EXPECT_EQ(cost.layer_matmul_parameters, shape.layer_matmul_parameters);
   EXPECT_EQ(cost.layer_parameters - shape.layer_parameters, 2 * decoder.n_layers() * decoder.dim());
@@ -250,7 +254,7 @@ TEST(Estimate, IsWrittenForReadersAndPrograms) {
   EXPECT_EQ(json.at("memory_bytes").at("total"), result.memory.total());
   EXPECT_THAT(describe(recipe, result), HasSubstr("* none "));
   EXPECT_THAT(describe(recipe, result), HasSubstr("  attention_output "));
-  EXPECT_EQ(json.at("activation_checkpoint").at("policies").size(), recompute_names().size());
+  EXPECT_EQ(json.at("activation_checkpoint").at("policies").size(), cost::recompute_names().size());
   EXPECT_EQ(json.at("activation_checkpoint").at("policies").at(1).at("mode"), "full");
 }
 
@@ -315,12 +319,12 @@ TEST(Estimate, SlotsAndStepsAreThoseOfTheSequenceThatNeedsMost) {
   documents.emplace_back("z");
   Recipe recipe = recipe_of(4, "ring", "documents");
   recipe.training.local_batch_size = 2;
-  int found[2] = {};
+  int count[2] = {};
   for (std::int64_t seed = 0; seed < 500; ++seed) {
     const PackedText packed(documents, {.seq_len = 48, .seed = seed});
     const std::size_t first = packed.at(0).documents.size();
     const std::size_t second = packed.at(1).documents.size();
-    if (std::min(first, second) > 1 || ++found[first > 1 ? 1 : 0] > 1) continue;
+    if (std::min(first, second) > 1 || ++count[first > 1 ? 1 : 0] > 1) continue;
     const Estimate result = estimate(recipe, packed);
     EXPECT_EQ(result.forward.steps, 4) << first << " documents, then " << second;
     recipe.parallelism.mask = "causal";  // the mask of a single document
@@ -329,8 +333,8 @@ TEST(Estimate, SlotsAndStepsAreThoseOfTheSequenceThatNeedsMost) {
     EXPECT_EQ(result.memory.attention, most.memory.attention)
         << first << " documents, then " << second;
   }
-  EXPECT_GT(found[0], 0);
-  EXPECT_GT(found[1], 0);
+  EXPECT_GT(count[0], 0);
+  EXPECT_GT(count[1], 0);
 }
 
 TEST(Estimate, DtypeAndWireAreTheRecipes) {

@@ -11,7 +11,7 @@
 
 namespace armillary::train {
 
-PackedText load_text(const Recipe::Training& training) {
+PackedText load_text(const TrainingOptions& training) {
   if (training.dataset_path.empty()) {
     fail<InvalidArgument>(
         "recipe: training.dataset_path is empty; a folder or file of text is "

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/train/testing/sequences.h"
 
 namespace armillary::train {
 namespace {
@@ -18,7 +19,7 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 TEST(LoadText, APathIsRequired) {
-  EXPECT_THAT([] { load_text(Recipe::Training()); },
+  EXPECT_THAT([] { load_text(TrainingOptions()); },
               ThrowsMessage<InvalidArgument>(HasSubstr("training.dataset_path is empty")));
 }
 
@@ -31,7 +32,7 @@ TEST(LoadText, ReadsTheExtensionsOfTheRecipeAndPacksWithItsSeed) {
     std::ofstream(folder / name) << documents[static_cast<std::size_t>(name[0] - 'a')];
   }
   std::ofstream(folder / "d.so") << documents[3];
-  Recipe::Training training;
+  TrainingOptions training;
   training.dataset_path = folder.string();
   training.seq_len = 2;
   training.seed = 5;
@@ -42,10 +43,11 @@ TEST(LoadText, ReadsTheExtensionsOfTheRecipeAndPacksWithItsSeed) {
     std::vector<std::string> wanted;
     for (const int i : files) wanted.push_back(documents[static_cast<std::size_t>(i)]);
     const PackedText required(wanted, {.seq_len = 2, .seed = 5});
-    const PackedText given = load_text(training);
-    ASSERT_EQ(given.tokens(), required.tokens()) << extensions;
-    for (std::int64_t i = 0; i < given.sequences(); ++i) {
-      EXPECT_EQ(given.at(i).tokens, required.at(i).tokens) << extensions << " sequence " << i;
+    const PackedText text = load_text(training);
+    ASSERT_EQ(text.tokens(), required.tokens()) << extensions;
+    for (std::int64_t i = 0; i < text.sequences(); ++i) {
+      EXPECT_EQ(tokens_of(text.at(i)), tokens_of(required.at(i)))
+          << extensions << " sequence " << i;
     }
   }
   std::filesystem::remove_all(folder);

@@ -2,6 +2,7 @@
 // on by another schedule says about them.
 #include "armillary/train/lr_schedule.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -11,7 +12,7 @@
 namespace armillary::train {
 namespace {
 
-std::vector<double> factors(const Recipe::LrScheduler& scheduler, std::int64_t steps) {
+std::vector<double> factors(const LrScheduleOptions& scheduler, std::int64_t steps) {
   std::vector<double> all;
   for (std::int64_t step = 1; step <= steps; ++step) {
     all.push_back(lr_factor(scheduler, steps, step));
@@ -81,13 +82,15 @@ TEST(LrFactor, StepsThatDecayAreRounded) {
 }
 
 /// A schedule of ten steps of warm-up, then decay to nothing: rates are plain fractions.
-Recipe linear(std::int64_t steps, double lr = 1) {
-  Recipe recipe;
-  recipe.training.steps = steps;
-  recipe.optimizer.lr = lr;
-  recipe.lr_scheduler = {
-      .warmup_steps = 10, .decay_ratio = 1.0, .decay_type = "linear", .min_lr_factor = 0.0};
-  return recipe;
+RunRates linear(std::int64_t steps, double lr = 1) {
+  return {.rates = {.peak = lr,
+                    .schedule = {.warmup_steps = 10,
+                                 .decay_ratio = 1.0,
+                                 .decay_type = "linear",
+                                 .min_lr_factor = 0.0},
+                    .steps = steps},
+          .settings = {fmt::format("training.steps = {}", steps),
+                       fmt::format("optimizer.lr = {:.1f}", lr), "training.seed = 0"}};
 }
 
 TEST(RateChange, SaysTheScheduleThatWasAndIs) {
@@ -110,10 +113,10 @@ TEST(RateChange, SaysTheScheduleThatWasAndIs) {
 TEST(RateChange, SaysNothingWhereNoRateDiffers) {
   EXPECT_EQ(describe_rate_change(linear(20), linear(20), 15), std::nullopt);
   EXPECT_EQ(describe_rate_change(linear(4), linear(8), 4), std::nullopt) << "all of it warm-up";
-  Recipe constant = linear(20);
-  constant.lr_scheduler.decay_ratio = 0;
-  Recipe longer = constant;
-  longer.training.steps = 50;
+  RunRates constant = linear(20);
+  constant.rates.schedule.decay_ratio = 0;
+  RunRates longer = constant;
+  longer.rates.steps = 50;
   EXPECT_EQ(describe_rate_change(constant, longer, 20), std::nullopt);
 }
 

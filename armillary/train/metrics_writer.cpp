@@ -36,8 +36,8 @@ std::string thousands(std::int64_t value) {
   return text;
 }
 
-std::string metrics_path(const Recipe& recipe) {
-  return recipe.job.dump_folder + "/metrics.jsonl";
+std::string metrics_path(const MetricsOutput& output) {
+  return output.folder + "/metrics.jsonl";
 }
 
 /// The lines of the steps up to `last`, of a file that may not be there.
@@ -96,15 +96,15 @@ std::string progress_bar(std::int64_t step, std::int64_t steps, double seconds_l
                      left % 60);
 }
 
-MetricsWriter::MetricsWriter(const Recipe& recipe, bool json, std::int64_t steps_before)
-    : steps_before_(steps_before),
-      steps_(recipe.training.steps),
-      log_freq_(recipe.metrics.log_freq),
-      json_(json),
+MetricsWriter::MetricsWriter(const MetricsOutput& output)
+    : steps_before_(output.steps_before),
+      steps_(output.steps),
+      log_freq_(output.log_freq),
+      json_(output.json),
       terminal_(isatty(STDERR_FILENO) == 1),
       begin_s_(now_s()),
-      metrics_(metrics_path(recipe), lines_until(metrics_path(recipe), steps_before)) {
-  io::write_file(recipe.job.dump_folder + "/recipe.toml", print_recipe(recipe));
+      metrics_(metrics_path(output), lines_until(metrics_path(output), output.steps_before)) {
+  io::write_file(output.folder + "/recipe.toml", output.recipe);
 }
 
 MetricsWriter::~MetricsWriter() {

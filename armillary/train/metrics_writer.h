@@ -1,12 +1,12 @@
 // metrics_writer.h: writes the metrics of a run as text for a reader and as JSON for programs.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "armillary/io/run_files.h"
-#include "armillary/train/recipe.h"
-#include "armillary/train/trainer.h"
+#include "armillary/train/step_metrics.h"
 
 namespace armillary::train {
 
@@ -24,20 +24,30 @@ nlohmann::json to_json(const StepMetrics& metrics);
 std::string progress_bar(std::int64_t step, std::int64_t steps, double seconds_left,
                          int width = 30);
 
+/// The run whose output is written.
+struct MetricsOutput {
+  std::string folder;
+  std::string recipe;         ///< Text of recipe.toml.
+  std::int64_t steps = 1;     ///< Length of the whole run.
+  std::int64_t log_freq = 1;  ///< Steps per line.
+  bool json = false;          ///< Lines to standard output are JSON too.
+  /// Steps that were taken before the run resumed; later lines of metrics.jsonl are dropped, and so
+  /// is a line that was cut off.
+  std::int64_t steps_before = 0;
+};
+
 /// Output of one run:
 ///
-///   job.dump_folder   recipe.toml, and metrics.jsonl with the steps below; replaces earlier files,
+///   the folder        recipe.toml, and metrics.jsonl with the steps below; replaces earlier files,
 ///                     but a run that resumes keeps the lines of the steps before
-///   standard output   the first step, every metrics.log_freq-th and the last
+///   standard output   the first step, every log_freq-th and the last
 ///   standard error    a progress bar, if it is a terminal
 ///
 /// Threads: one.
 class MetricsWriter {
  public:
-  /// Writes recipe.toml. `json`: lines to standard output are JSON too. `steps_before`: steps that
-  /// were taken before the run resumed; later lines of metrics.jsonl are dropped, and so is a line
-  /// that was cut off. @throws IoError if the folder cannot be written.
-  MetricsWriter(const Recipe& recipe, bool json, std::int64_t steps_before = 0);
+  /// Writes recipe.toml. @throws IoError if the folder cannot be written.
+  explicit MetricsWriter(const MetricsOutput& output);
   ~MetricsWriter();
   MetricsWriter(const MetricsWriter&) = delete;
   MetricsWriter& operator=(const MetricsWriter&) = delete;

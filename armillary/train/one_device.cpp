@@ -23,7 +23,7 @@ at::Tensor visible_pairs(const plan::Mask& mask) {
   return visible_SS;
 }
 
-Attend attend_on_one_device(const at::Tensor& visible_SS) {
+model::Attend attend_on_one_device(const at::Tensor& visible_SS) {
   return
       [visible_SS](const at::Tensor& q_BLHD, const at::Tensor& k_BLGD, const at::Tensor& v_BLGD) {
         const std::int64_t queries_a_key = q_BLHD.size(2) / k_BLGD.size(2);

@@ -4,8 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "armillary/plan/mask.h"
-#include "armillary/train/models/attend.h"
+#include "armillary/model/attend.h"
+#include "armillary/plan/mask/mask.h"
 
 namespace armillary::train {
 
@@ -15,6 +15,6 @@ at::Tensor visible_pairs(const plan::Mask& mask);
 /// Softmax attention by one S x S matrix of scores a head, with ATen's functions and their
 /// gradients. Products have the dtype of the inputs, the softmax is computed in fp32. A query that
 /// sees no key gets 0. Tokens are in the order of their positions.
-Attend attend_on_one_device(const at::Tensor& visible_SS);
+model::Attend attend_on_one_device(const at::Tensor& visible_SS);
 
 }  // namespace armillary::train

@@ -10,20 +10,28 @@
 namespace armillary::train {
 namespace {
 
-const Recipe::Optimizer kOptions = {
+const OptimizerOptions kOptions = {
     .name = "AdamW", .lr = 0.1, .beta1 = 0.8, .beta2 = 0.9, .eps = 1e-6, .weight_decay = 0.5};
+
+Piece piece_of(const at::Tensor& value) {
+  return {.name = "w",
+          .range = model::whole_of(value.sizes().vec()),
+          .value = value,
+          .gradient = at::zeros_like(value),
+          .mean = at::zeros_like(value),
+          .square = at::zeros_like(value)};
+}
 
 TEST(Optimizer, StepIsAdamW) {
   std::vector<double> x = {1.0, -2.0, 0.5};
   std::vector<double> mean(3), square(3);
-  at::Tensor parameter = at::tensor({1.0F, -2.0F, 0.5F}).requires_grad_();
-  ParameterStore store({parameter});
-  Optimizer optimizer(store, kOptions);
+  const Piece piece = piece_of(at::tensor({1.0F, -2.0F, 0.5F}));
+  Optimizer optimizer({piece}, kOptions);
   for (int step = 1; step <= 5; ++step) {
     const double lr = 0.1 / step;
     for (std::size_t i = 0; i < 3; ++i) {
       const double gradient = std::sin(10.0 * step + static_cast<double>(i));
-      store.flat_gradients()[i] = static_cast<float>(gradient);
+      piece.gradient[static_cast<std::int64_t>(i)] = gradient;
       mean[i] = 0.8 * mean[i] + 0.2 * gradient;
       square[i] = 0.9 * square[i] + 0.1 * gradient * gradient;
       const double unbiased_mean = mean[i] / (1 - std::pow(0.8, step));
@@ -33,38 +41,53 @@ TEST(Optimizer, StepIsAdamW) {
     }
     optimizer.step(lr);
     for (std::size_t i = 0; i < 3; ++i) {
-      EXPECT_NEAR(parameter.data_ptr<float>()[i], x[i], 1e-5)
+      EXPECT_NEAR(piece.value.data_ptr<float>()[i], x[i], 1e-5)
           << "step " << step << " element " << i;
     }
   }
 }
 
 TEST(Optimizer, ClipScalesToTheNormAndReturnsTheOneBefore) {
-  at::Tensor a = at::ones({2}).requires_grad_();
-  ParameterStore store({a});
-  Optimizer optimizer(store, kOptions);
-  store.flat_gradients()[0] = 3;
-  store.flat_gradients()[1] = -4;
+  const Piece a = piece_of(at::ones({1}));
+  const Piece b = piece_of(at::ones({1}));
+  Optimizer optimizer({a, b}, kOptions);
+  a.gradient.fill_(3);
+  b.gradient.fill_(-4);
   EXPECT_DOUBLE_EQ(optimizer.clip(INFINITY), 5);
   EXPECT_DOUBLE_EQ(optimizer.clip(10), 5);
-  EXPECT_EQ(store.flat_gradients()[1], -4);
+  EXPECT_EQ(b.gradient.item<float>(), -4);
   EXPECT_DOUBLE_EQ(optimizer.clip(1), 5);
-  EXPECT_NEAR(store.flat_gradients()[0], 0.6, 1e-6);
-  EXPECT_NEAR(store.flat_gradients()[1], -0.8, 1e-6);
+  EXPECT_NEAR(a.gradient.item<float>(), 0.6, 1e-6);
+  EXPECT_NEAR(b.gradient.item<float>(), -0.8, 1e-6);
 }
 
 TEST(Optimizer, TheNormIsOfEveryGradient) {
   for (const std::int64_t count : {1, 31, 32, 33, 100}) {
-    at::Tensor a = at::ones({count}).requires_grad_();
-    ParameterStore store({a});
-    Optimizer optimizer(store, kOptions);
+    const Piece piece = piece_of(at::ones({count}));
+    piece.gradient.copy_(at::arange(1, count + 1, at::kFloat));
     double squares = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto value = static_cast<float>(i + 1);
-      store.flat_gradients()[static_cast<std::size_t>(i)] = value;
-      squares += value * value;
+    for (std::int64_t i = 1; i <= count; ++i) squares += static_cast<double>(i * i);
+    EXPECT_DOUBLE_EQ(Optimizer({piece}, kOptions).clip(INFINITY), std::sqrt(squares)) << count;
+  }
+}
+
+// A store that is cut in other units must clip by the same factor.
+TEST(Optimizer, TheNormHasTheSameBitsHoweverGradientsAreCut) {
+  constexpr std::int64_t kCount = 1000;
+  const Piece whole = piece_of(at::zeros({kCount}));
+  whole.gradient.copy_(at::arange(kCount, at::kFloat).sin());
+  const double norm = Optimizer({whole}, kOptions).clip(INFINITY);
+  for (const std::vector<std::int64_t>& cuts :
+       {std::vector<std::int64_t>{1, 999}, {31, 33, 0, 936}, {500, 5, 5, 490}}) {
+    std::vector<Piece> pieces;
+    std::int64_t begin = 0;
+    for (const std::int64_t count : cuts) {
+      pieces.push_back(piece_of(at::zeros({count})));
+      pieces.back().gradient.copy_(whole.gradient.narrow(0, begin, count));
+      begin += count;
     }
-    EXPECT_DOUBLE_EQ(optimizer.clip(INFINITY), std::sqrt(squares)) << count;
+    ASSERT_EQ(begin, kCount);
+    EXPECT_EQ(Optimizer(pieces, kOptions).clip(INFINITY), norm);
   }
 }
 

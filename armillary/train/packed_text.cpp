@@ -2,6 +2,8 @@
 // labels are made when a sequence is asked for.
 #include "armillary/train/packed_text.h"
 
+#include <ATen/Functions.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
@@ -65,7 +67,9 @@ Sequence PackedText::at(std::int64_t index) const {
   const std::int64_t end = begin + options_.seq_len;
 
   // Its tokens, document by document. `next` points to the end of the document at `position`.
-  Sequence sequence;
+  std::vector<std::int64_t> tokens;
+  std::vector<std::int64_t> labels;
+  std::vector<std::int64_t> documents;
   auto next = std::upper_bound(begins_.begin(), begins_.end(), begin);
   for (std::int64_t position = begin; position < end; ++next) {
     // The number of the document is also the number of separators before it.
@@ -74,13 +78,15 @@ Sequence PackedText::at(std::int64_t index) const {
       if (at == *next - 1) return kSeparator;
       return static_cast<unsigned char>(bytes_[static_cast<std::size_t>(at - document)]);
     };
-    sequence.documents.push_back(std::min(*next, end) - position);
+    documents.push_back(std::min(*next, end) - position);
     for (; position < std::min(*next, end); ++position) {
-      sequence.tokens.push_back(token(position));
-      sequence.labels.push_back(position + 1 < *next ? token(position + 1) : kIgnoredLabel);
+      tokens.push_back(token(position));
+      labels.push_back(position + 1 < *next ? token(position + 1) : model::kIgnoredLabel);
     }
   }
-  return sequence;
+  return {.fields = {{model::kTokens, at::tensor(tokens, at::kLong)},
+                     {model::kLabels, at::tensor(labels, at::kLong)}},
+          .documents = std::move(documents)};
 }
 
 std::vector<std::int64_t> permutation(std::int64_t n, std::uint64_t seed) {

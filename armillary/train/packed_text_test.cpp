@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/train/testing/sequences.h"
 
 namespace armillary::train {
 namespace {
@@ -36,7 +37,7 @@ TEST(PackedText, EveryTokenIsInOneSequenceOfAnEpoch) {
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
     std::map<std::int64_t, int> count;
     for (std::int64_t i = 0; i < text.sequences(); ++i) {
-      for (const auto token : text.at(epoch * text.sequences() + i).tokens) ++count[token];
+      for (const auto token : tokens_of(text.at(epoch * text.sequences() + i))) ++count[token];
     }
     // 30 tokens in packing order, of which the first 28 are in 7 sequences; all bytes differ.
     int total = 0;
@@ -53,20 +54,22 @@ TEST(PackedText, LabelsAreTheNextTokenOfTheSameDocument) {
     const PackedText text = pack(seq_len);
     for (std::int64_t i = 0; i < text.sequences(); ++i) {
       const Sequence s = text.at(i);
-      ASSERT_EQ(s.tokens.size(), static_cast<std::size_t>(seq_len));
-      ASSERT_EQ(s.labels.size(), s.tokens.size());
+      const Numbers tokens = tokens_of(s);
+      const Numbers labels = labels_of(s);
+      ASSERT_EQ(tokens.size(), static_cast<std::size_t>(seq_len));
+      ASSERT_EQ(labels.size(), tokens.size());
       EXPECT_EQ(std::accumulate(s.documents.begin(), s.documents.end(), std::int64_t{0}), seq_len);
       std::int64_t ignored = 0;
-      for (std::size_t t = 0; t < s.tokens.size(); ++t) {
-        EXPECT_EQ(s.labels[t] == kIgnoredLabel, s.tokens[t] == kSeparator)
+      for (std::size_t t = 0; t < tokens.size(); ++t) {
+        EXPECT_EQ(labels[t] == model::kIgnoredLabel, tokens[t] == kSeparator)
             << "seq_len " << seq_len << " sequence " << i << " token " << t;
-        ignored += s.labels[t] == kIgnoredLabel ? 1 : 0;
-        const bool inside = s.tokens[t] != kSeparator && t + 1 < s.tokens.size();
+        ignored += labels[t] == model::kIgnoredLabel ? 1 : 0;
+        const bool inside = tokens[t] != kSeparator && t + 1 < tokens.size();
         if (inside) {
-          EXPECT_EQ(s.labels[t], s.tokens[t + 1]) << "sequence " << i << " token " << t;
+          EXPECT_EQ(labels[t], tokens[t + 1]) << "sequence " << i << " token " << t;
         }
       }
-      EXPECT_EQ(s.targets(), seq_len - ignored);
+      EXPECT_EQ(model::targets_of(s.fields), seq_len - ignored);
     }
   }
 }
@@ -75,13 +78,14 @@ TEST(PackedText, DocumentsAreThePiecesBetweenSeparators) {
   const PackedText text = pack(29);
   ASSERT_EQ(text.sequences(), 1);
   const Sequence s = text.at(0);
+  const Numbers tokens = tokens_of(s);
   std::int64_t end = 0;
   for (std::size_t d = 0; d < s.documents.size(); ++d) {
     const std::int64_t begin = end;
     end += s.documents[d];
     const bool last = d + 1 == s.documents.size();
     for (std::int64_t t = begin; t < end; ++t) {
-      const bool separator = s.tokens[static_cast<std::size_t>(t)] == kSeparator;
+      const bool separator = tokens[static_cast<std::size_t>(t)] == kSeparator;
       EXPECT_EQ(separator, !last && t == end - 1) << "document " << d << " token " << t;
     }
   }
@@ -90,7 +94,7 @@ TEST(PackedText, DocumentsAreThePiecesBetweenSeparators) {
 }
 
 TEST(PackedText, OrderDependsOnSeedAndEpochOnly) {
-  const auto tokens = [](const PackedText& text, std::int64_t i) { return text.at(i).tokens; };
+  const auto tokens = [](const PackedText& text, std::int64_t i) { return tokens_of(text.at(i)); };
   const PackedText text = pack(3, 5);
   std::vector<std::vector<std::int64_t>> epochs(2);
   bool seeds_differ = false;
@@ -130,24 +134,26 @@ TEST(PackedText, TokensAreBytesAndASeparatorAfterEachDocument) {
   const PackedText text({"ab\xFF", "c"}, {.seq_len = 5, .seed = 0});
   ASSERT_EQ(text.tokens(), 6);
   const Sequence s = text.at(0);
-  if (s.tokens[0] == 'a') {
-    EXPECT_THAT(s.tokens, ElementsAre('a', 'b', 255, kSeparator, 'c'));
-    EXPECT_THAT(s.labels, ElementsAre('b', 255, kSeparator, kIgnoredLabel, kSeparator));
+  const Numbers tokens = tokens_of(s);
+  const Numbers labels = labels_of(s);
+  if (tokens[0] == 'a') {
+    EXPECT_THAT(tokens, ElementsAre('a', 'b', 255, kSeparator, 'c'));
+    EXPECT_THAT(labels, ElementsAre('b', 255, kSeparator, model::kIgnoredLabel, kSeparator));
     EXPECT_THAT(s.documents, ElementsAre(4, 1));
   } else {
-    EXPECT_THAT(s.tokens, ElementsAre('c', kSeparator, 'a', 'b', 255));
-    EXPECT_THAT(s.labels, ElementsAre(kSeparator, kIgnoredLabel, 'b', 255, kSeparator));
+    EXPECT_THAT(tokens, ElementsAre('c', kSeparator, 'a', 'b', 255));
+    EXPECT_THAT(labels, ElementsAre(kSeparator, model::kIgnoredLabel, 'b', 255, kSeparator));
     EXPECT_THAT(s.documents, ElementsAre(2, 3));
   }
-  EXPECT_EQ(s.targets(), 4);
+  EXPECT_EQ(model::targets_of(s.fields), 4);
 }
 
 /// One sequence holds all documents, so its tokens show their order.
 TEST(PackedText, TheSeedDecidesTheOrderOfDocumentsWithAllItsBits) {
   std::set<std::vector<std::int64_t>> orders;
   for (const std::int64_t seed : {0, 1, 2, 3}) {
-    orders.insert(pack(29, seed).at(0).tokens);
-    orders.insert(pack(29, seed + (std::int64_t{1} << 32)).at(0).tokens);
+    orders.insert(tokens_of(pack(29, seed).at(0)));
+    orders.insert(tokens_of(pack(29, seed + (std::int64_t{1} << 32)).at(0)));
   }
   EXPECT_GE(orders.size(), 7U) << "8 draws of 120 orders";
 }

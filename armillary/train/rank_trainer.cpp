@@ -8,6 +8,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 
 #include <algorithm>
 #include <array>
@@ -17,24 +18,19 @@
 #include <utility>
 
 #include "armillary/comm/collectives.h"
+#include "armillary/comm/together.h"
 #include "armillary/core/error.h"
+#include "armillary/core/process_stat.h"
+#include "armillary/kernel/cpu/cpu_flags.h"
 #include "armillary/proof/together.h"
 #include "armillary/train/attend_over_ranks.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
-#include "armillary/train/estimate.h"
-#include "armillary/train/host_info.h"
-#include "armillary/train/lr_schedule.h"
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/same_recipe.h"
 
 namespace armillary::train {
 namespace {
-
-/// The values as a batch of one sequence, [1, L].
-at::Tensor row(const std::vector<std::int64_t>& values) {
-  return at::tensor(values, at::kLong).view({1, -1});
-}
 
 at::ScalarType compute_dtype(const Recipe& recipe) {
   return recipe.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat;
@@ -42,7 +38,7 @@ at::ScalarType compute_dtype(const Recipe& recipe) {
 
 /// The dtype in which matrices are multiplied (linear.h), for the measured peak.
 at::ScalarType product_dtype(const Recipe& recipe) {
-  return cpu_multiplies_bf16() ? compute_dtype(recipe) : at::kFloat;
+  return kernel::cpu::multiplies_bf16() ? compute_dtype(recipe) : at::kFloat;
 }
 
 /// Clears the sign of a NaN, which means nothing but would be printed.
@@ -52,46 +48,49 @@ double unsigned_nan(double value) {
 
 }  // namespace
 
-RankTrainer::RankTrainer(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
-                         const Recording& recording)
-    : comm_(mesh.cp()),
+RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data& data,
+                         const Recipe& recipe, const Recording& recording)
+    : comm_(mesh.along(MeshAxis::Cp)),
       recording_(recording),
       recipe_(recipe),
       data_(data),
       model_(model),
       cost_(model.cost()),
       strategy_(chosen_strategy(recipe, cost_.attention, comm_).strategy),
-      store_(model.parameters()),
-      optimizer_(store_, recipe.optimizer),
+      store_(model, recipe.training.seed),
+      optimizer_(store_.pieces(), recipe.optimizer),
+      rates_(rates_of(recipe).rates),
       peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {}
 
 void RankTrainer::load_parameters_of(const std::string& folder) {
-  load_parameters(folder, recipe_, model_, store_);
+  load_parameters(folder, recipe_.model, store_.pieces());
 }
 
 void RankTrainer::begin_after(std::int64_t steps) {
-  expect_same_parameters(comm_, store_);
+  expect_same_parameters(comm_, store_.pieces());
   optimizer_.resume_after(steps);
-  if (steps < recipe_.training.steps) next_batch_ = read_batch(steps + 1);
+  if (steps == recipe_.training.steps) return;
+  next_batch_ = read_batch(steps + 1);
+  comm::run_together(comm_, [&] { rehearse(next_batch_.front()); });
 }
 
 StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& beside) {
   const auto begin = std::chrono::steady_clock::now();
   recording_.begin_step(step);
   recording_.set_activity({.name = "reading data"});
-  std::vector<Task>& batch = batch_ = std::move(next_batch_);
+  std::vector<SequenceTask>& batch = batch_ = std::move(next_batch_);
   if (step < recipe_.training.steps) read_ahead(step + 1);
 
   // The loss is a mean over the targets of all sequences, so they are counted first.
   std::int64_t targets = 0;
-  for (const Task& task : batch) targets += task.sequence.targets();
+  for (const SequenceTask& task : batch) targets += model_.targets(task.sequence.fields);
 
   // Forward and backward of each sequence, then sums over the ranks.
   recording_.set_activity({.name = "forward and backward"});
   store_.zero_gradients();
   double loss = 0;
   std::int64_t visible_pairs = 0;
-  for (const Task& task : batch) {
+  for (const SequenceTask& task : batch) {
     visible_pairs += task.problem.mask.area();
     loss += forward_backward(task, std::max<std::int64_t>(targets, 1));
   }
@@ -106,7 +105,7 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
         "optimizer.lr or raise lr_scheduler.warmup_steps",
         unsigned_nan(loss), unsigned_nan(grad_norm), step);
   }
-  const double lr = learning_rate(recipe_, step);
+  const double lr = rates_.at(step);
   optimizer_.step(lr);
 
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
@@ -114,7 +113,7 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
                  elapsed.count());
 }
 
-Progress RankTrainer::progress(std::int64_t step) const {
+RunProgress RankTrainer::progress(std::int64_t step) const {
   return {.step = step,
           .sequences_read = step * recipe_.training.local_batch_size,
           .last_sequence = hash_of(batch_.back().sequence),
@@ -122,11 +121,11 @@ Progress RankTrainer::progress(std::int64_t step) const {
 }
 
 // The sequences of a step, checked, and their problems on this world.
-std::vector<Task> RankTrainer::read_batch(std::int64_t step) const {
-  std::vector<Task> batch;
+std::vector<SequenceTask> RankTrainer::read_batch(std::int64_t step) const {
+  std::vector<SequenceTask> batch;
   const std::int64_t size = recipe_.training.local_batch_size;
   for (std::int64_t i = (step - 1) * size; i < step * size; ++i) {
-    Sequence sequence = checked_sequence(data_, i, recipe_.training.seq_len);
+    Sequence sequence = checked_sequence(data_, i, {recipe_.training.seq_len, model_.fields()});
     const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
     plan::Problem problem = attention_problem(recipe_, cost_.attention, mask);
     problem.world = comm_.world();
@@ -139,28 +138,43 @@ std::vector<Task> RankTrainer::read_batch(std::int64_t step) const {
 // documents bring new masks every step.
 void RankTrainer::read_ahead(std::int64_t step) {
   next_batch_ = read_batch(step);
-  for (const Task& task : next_batch_) {
+  for (const SequenceTask& task : next_batch_) {
     proof::prove_ahead(comm_, task.problem, strategy_, recipe_.parallelism.proofs);
   }
 }
 
+// Runs the units on no tokens and without the other ranks, so that a unit that uses what it has not
+// declared is told on every rank before any tile moves.
+void RankTrainer::rehearse(const SequenceTask& task) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor none_L = at::empty({0}, at::kLong);
+  const auto query = [](const at::Tensor& q, const at::Tensor&, const at::Tensor&) { return q; };
+  const auto keep = [query](const at::Tensor& q, const at::Tensor&, const at::Tensor&) {
+    return model::KeptOutput{q, query};
+  };
+  model::run_units(model_, [&](int unit) { return store_.use(unit); },
+                   {model::rows_of(task.sequence.fields, none_L), none_L, {query, keep}});
+}
+
 // Forward and backward of this rank's tokens of one sequence. Adds to the gradients and returns
 // this rank's share of the loss.
-double RankTrainer::forward_backward(const Task& task, std::int64_t targets) {
+double RankTrainer::forward_backward(const SequenceTask& task, std::int64_t targets) {
   const plan::Problem& problem = task.problem;
   recording_.begin_problem(problem, to_string(strategy_));
   const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
-  const auto positions = plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]);
-  const ParameterStore::Gathered gathered(store_);
-  const auto loss = model_.loss({.tokens_BL = row(gather(task.sequence.tokens, positions)),
-                                 .labels_BL = row(gather(task.sequence.labels, positions))},
-                                attend_over_ranks(comm_, {.mask = problem.mask,
-                                                          .layout = problem.layout,
-                                                          .strategy = to_string(strategy_),
-                                                          .wire = problem.wire,
-                                                          .proofs = recipe_.parallelism.proofs}),
-                                at::tensor(positions, at::kLong)) /
-                    targets;
+  const at::Tensor positions_L =
+      at::tensor(plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]), at::kLong);
+  const model::ModelInputs inputs{
+      .batch = model::rows_of(task.sequence.fields, positions_L),
+      .positions_L = positions_L,
+      .attends = attend_over_ranks(comm_, {.mask = problem.mask,
+                                           .layout = problem.layout,
+                                           .strategy = to_string(strategy_),
+                                           .wire = problem.wire,
+                                           .proofs = recipe_.parallelism.proofs})};
+  const at::Tensor loss = model::run_units(
+                              model_, [&](int unit) { return store_.use(unit); }, inputs) /
+                          targets;
   loss.backward();
   store_.check_views();
   return loss.item().toDouble();
@@ -169,11 +183,9 @@ double RankTrainer::forward_backward(const Task& task, std::int64_t targets) {
 // Sums the gradients over the ranks in place, and the loss with what travels beside it. That is
 // asked as late as can be: a stop that comes in the step ends the run after it.
 double RankTrainer::sum_over_ranks(double loss, const std::function<Beside()>& beside) {
-  const std::span<float> gradients = store_.flat_gradients();
-  recording_.set_activity({.name = "all_reduce of gradients",
-                           .bytes = static_cast<std::int64_t>(gradients.size_bytes()),
-                           .collective = true});
-  comm::all_reduce_sum(comm_, gradients);
+  recording_.set_activity(
+      {.name = "all_reduce of gradients", .bytes = store_.gradient_bytes(), .collective = true});
+  for (int unit = 0; unit < store_.units(); ++unit) store_.reduce(unit, comm_);
   const Beside mine = beside();
   std::array values{loss, mine.stops, mine.busy, peak_is_low_ ? 1.0 : 0.0};
   comm::all_reduce_sum(comm_, std::span(values));

@@ -10,23 +10,22 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/comm/mesh.h"
+#include "armillary/model/model.h"
 #include "armillary/plan/problem.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/train/checkpoint/manifest.h"
 #include "armillary/train/checkpoint/restore.h"
 #include "armillary/train/data.h"
-#include "armillary/train/mesh.h"
-#include "armillary/train/models/model.h"
 #include "armillary/train/optimizer.h"
-#include "armillary/train/parameter_store.h"
-#include "armillary/train/recipe.h"
 #include "armillary/train/recording.h"
+#include "armillary/train/store.h"
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {
 
 /// A sequence and the problem of the attention over it.
-struct Task {
+struct SequenceTask {
   Sequence sequence;
   plan::Problem problem;
 };
@@ -42,16 +41,17 @@ struct Beside {
 class RankTrainer {
  public:
   /// Measures the peak of the rank. Collective.
-  RankTrainer(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
+  RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data& data, const Recipe& recipe,
               const Recording& recording);
 
   /// The tensors that a checkpoint holds.
-  std::vector<StateTensor> state() const { return state_of(model_, store_); }
+  std::vector<StateTensor> state() const { return state_of(store_.pieces()); }
   /// Puts the parameters of a model folder into the store. @throws as load_parameters.
   void load_parameters_of(const std::string& folder);
 
   /// To be called once, before the first step(), after the `steps` that were taken before.
-  /// Collective. @throws InvalidArgument as expect_same_parameters, or as checked_sequence.
+  /// Collective. @throws InvalidArgument as expect_same_parameters or checked_sequence, or on every
+  /// rank what the model throws for a shard without tokens.
   void begin_after(std::int64_t steps);
 
   /// Takes a step, from 1 on. `beside` is asked when its numbers are summed over the ranks, with
@@ -63,12 +63,13 @@ class RankTrainer {
   const Beside& beside() const { return beside_; }
 
   /// The progress of the run after `step`, the last one so far.
-  Progress progress(std::int64_t step) const;
+  RunProgress progress(std::int64_t step) const;
 
  private:
-  std::vector<Task> read_batch(std::int64_t step) const;
+  std::vector<SequenceTask> read_batch(std::int64_t step) const;
   void read_ahead(std::int64_t step);
-  double forward_backward(const Task& task, std::int64_t targets);
+  void rehearse(const SequenceTask& task);
+  double forward_backward(const SequenceTask& task, std::int64_t targets);
   double sum_over_ranks(double loss, const std::function<Beside()>& beside);
   StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds);
 
@@ -76,13 +77,14 @@ class RankTrainer {
   const Recording& recording_;
   const Recipe& recipe_;
   const Data& data_;
-  std::vector<Task> batch_;       ///< The training batch of this step, or of the last one.
-  std::vector<Task> next_batch_;  ///< Read ahead.
-  Model& model_;
-  ModelCost cost_;
+  std::vector<SequenceTask> batch_;       ///< The training batch of this step, or of the last one.
+  std::vector<SequenceTask> next_batch_;  ///< Read ahead.
+  model::Model& model_;
+  cost::ModelCost cost_;
   plan::Strategy strategy_;
-  ParameterStore store_;
+  Store store_;
   Optimizer optimizer_;
+  LearningRates rates_;
   Beside beside_;
   double peak_flops_;            ///< Highest measured peak of one rank.
   bool peak_is_low_ = false;     ///< The last step was faster than that.

@@ -1,4 +1,4 @@
-// recipe.cpp: reads, changes, checks and prints recipes by the table of recipe_fields.h.
+// recipe.cpp: reads, changes, checks and prints recipes by the tables of its sections.
 //
 // Every text, from a file or a setting, goes the same way: find the section, find the key, `assign`
 // the value with its type, check that it is legal. model.name goes first, because the keys of
@@ -8,11 +8,12 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <type_traits>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -21,23 +22,39 @@
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
 #include "armillary/core/user_text.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/sim/toml_table.h"
-#include "armillary/train/data.h"
-#include "armillary/train/estimate.h"
-#include "armillary/train/models/registry.h"
-#include "armillary/train/recipe_fields.h"
-#include "armillary/tune/automatic.h"
+#include "armillary/model/registry.h"
+#include "armillary/predict/sim/toml_table.h"
 
 namespace armillary::train {
 namespace {
 
-using Names = std::vector<std::string>;
+/// A key of a recipe, with its section.
+struct RecipeEntry : Key {
+  std::string section;
+
+  /// Name in settings and errors: "training.steps".
+  std::string path() const { return section + "." + name; }
+};
+
+/// All keys, by section, in the order in which they are printed. The keys of [model] depend on
+/// model.name. Their values point into `r`.
+std::vector<RecipeEntry> entries(Recipe& r) {
+  std::vector<RecipeEntry> all;
+  std::array sections{section_of(r.job),         section_of(r.model),
+                      section_of(r.training),    section_of(r.activation_checkpoint),
+                      section_of(r.optimizer),   section_of(r.lr_scheduler),
+                      section_of(r.parallelism), section_of(r.checkpoint),
+                      section_of(r.comm),        section_of(r.metrics)};
+  for (Section& section : sections) {
+    for (Key& key : section.keys) all.push_back({std::move(key), section.name});
+  }
+  return all;
+}
 
 /// The type that a key requires.
-std::string type_name(const Field& field) {
+std::string type_name(const RecipeEntry& entry) {
   static constexpr const char* kNames[] = {"a boolean", "an integer", "a number", "a string"};
-  return kNames[field.value.index()];
+  return kNames[entry.value.index()];
 }
 
 /// The type of a value that was given.
@@ -61,50 +78,50 @@ std::string type_name(const toml::node& node) {
 }
 
 /// The value as it stands in a recipe. JSON's literals are TOML's too, except infinity and NaN.
-std::string toml_text(const Field& field) {
-  const auto* number = std::get_if<double*>(&field.value);
+std::string toml_text(const RecipeEntry& entry) {
+  const auto* number = std::get_if<double*>(&entry.value);
   if (number != nullptr && !std::isfinite(**number)) return fmt::format("{}", **number);
-  return std::visit([](const auto* value) { return nlohmann::json(*value).dump(); }, field.value);
+  return std::visit([](const auto* value) { return nlohmann::json(*value).dump(); }, entry.value);
 }
 
 /// `where` is the start of every message: "recipe: default.toml:12: ".
 std::string where(const std::string& origin, const toml::source_region& source) {
-  return fmt::format("recipe: {}:{}: ", origin, source.begin.line);
+  return fmt::format("recipe: {}:{}: ", excerpt(origin), source.begin.line);
 }
 
 /// Refuses a name with the legal ones and the nearest of them. `what` says what it names.
 [[noreturn]] void refuse_name(const std::string& where, const std::string& what,
-                              const std::string& given, const Names& legal) {
-  const std::string nearest = nearest_name(given, legal);
-  fail<InvalidArgument>("{}{} {} is not known; {} is required{}", where, what, quote(given),
+                              const std::string& value, const Names& legal) {
+  const std::string nearest = nearest_name(value, legal);
+  fail<InvalidArgument>("{}{} {} is not known; {} is required{}", where, what, quote(value),
                         list_names(legal), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
-/// The value of a field that holds a number.
-double number(const Field& field) {
-  if (const auto* value = std::get_if<double*>(&field.value)) return **value;
-  return static_cast<double>(*std::get<std::int64_t*>(field.value));
+/// The value of a entry that holds a number.
+double number(const RecipeEntry& entry) {
+  if (const auto* value = std::get_if<double*>(&entry.value)) return **value;
+  return static_cast<double>(*std::get<std::int64_t*>(entry.value));
 }
 
-/// Checks the value of a field against its legal values.
-void check_legal(const std::string& where, const Field& field) {
-  if (const auto* range = std::get_if<Range>(&field.legal)) {
+/// Checks the value of a entry against its legal values.
+void check_legal(const std::string& where, const RecipeEntry& entry) {
+  if (const auto* range = std::get_if<Range>(&entry.legal)) {
     // Negated, so that NaN is refused too.
-    if (!(number(field) >= range->min && number(field) <= range->max)) {
-      fail<InvalidArgument>("{}{} = {}; a value {} is required", where, field.path(),
-                            toml_text(field), range->text);
+    if (!(number(entry) >= range->min && number(entry) <= range->max)) {
+      fail<InvalidArgument>("{}{} = {}; a value {} is required", where, entry.path(),
+                            toml_text(entry), range->text);
     }
-  } else if (const auto* names = std::get_if<Names>(&field.legal)) {
-    const std::string& value = *std::get<std::string*>(field.value);
+  } else if (const auto* names = std::get_if<Names>(&entry.legal)) {
+    const std::string& value = *std::get<std::string*>(entry.value);
     if (std::find(names->begin(), names->end(), value) == names->end()) {
-      refuse_name(where, field.path(), value, *names);
+      refuse_name(where, entry.path(), value, *names);
     }
   }
 }
 
-/// Sets the field to the value of the node. @throws InvalidArgument on another type or an illegal
+/// Sets the entry to the value of the node. @throws InvalidArgument on another type or an illegal
 /// value.
-void assign(const std::string& where, const Field& field, const toml::node& node) {
+void assign(const std::string& where, const RecipeEntry& entry, const toml::node& node) {
   // Types must be equal, except that an integer is a number too.
   const bool fits = std::visit(
       [&](auto* target) {
@@ -116,12 +133,12 @@ void assign(const std::string& where, const Field& field, const toml::node& node
         if (value) *target = *value;
         return value.has_value();
       },
-      field.value);
+      entry.value);
   if (!fits) {
-    fail<InvalidArgument>("{}{} is {}; {} is required", where, field.path(), type_name(node),
-                          type_name(field));
+    fail<InvalidArgument>("{}{} is {}; {} is required", where, entry.path(), type_name(node),
+                          type_name(entry));
   }
-  check_legal(where, field);
+  check_legal(where, entry);
 }
 
 /// Sets model.name, if it is given, before all other keys: they depend on it.
@@ -129,30 +146,30 @@ void assign_model_name(Recipe& recipe, const toml::table& document, const std::s
   const auto* model = document["model"].as_table();
   const auto name = model == nullptr ? toml::table::const_iterator() : model->find("name");
   if (model == nullptr || name == model->end()) return;
-  for (const Field& field : fields(recipe)) {
-    if (field.path() == "model.name") {
-      assign(where(origin, name->first.source()), field, name->second);
+  for (const RecipeEntry& entry : entries(recipe)) {
+    if (entry.path() == "model.name") {
+      assign(where(origin, name->first.source()), entry, name->second);
     }
   }
 }
 
-/// The fields of a section. @throws InvalidArgument if there is no such section.
-std::vector<Field> section_fields(const std::vector<Field>& all, const std::string& where,
-                                  const std::string& section) {
-  std::vector<Field> members;
+/// The keys of a section. @throws InvalidArgument if there is no such section.
+std::vector<RecipeEntry> section_entries(const std::vector<RecipeEntry>& all,
+                                         const std::string& where, const std::string& section) {
+  std::vector<RecipeEntry> members;
   Names sections;
-  for (const Field& field : all) {
-    if (field.section == section) members.push_back(field);
-    if (sections.empty() || sections.back() != field.section) sections.push_back(field.section);
+  for (const RecipeEntry& entry : all) {
+    if (entry.section == section) members.push_back(entry);
+    if (sections.empty() || sections.back() != entry.section) sections.push_back(entry.section);
   }
   if (members.empty()) refuse_name(where, "section", section, sections);
   return members;
 }
 
-Names keys_of(const std::vector<Field>& members) {
+Names keys_of(const std::vector<RecipeEntry>& members) {
   Names keys;
   keys.reserve(members.size());
-  for (const Field& field : members) keys.push_back(field.key);
+  for (const RecipeEntry& entry : members) keys.push_back(entry.name);
   return keys;
 }
 
@@ -165,20 +182,21 @@ Names keys_of(const std::vector<Field>& members) {
       where, quote(key), list_names(legal), owner);
 }
 
-/// The field with this key. @throws InvalidArgument, which says so if the key is of another model.
-const Field& find_key(const std::vector<Field>& members, const std::string& where,
-                      const std::string& key) {
-  for (const Field& field : members) {
-    if (field.key == key) return field;
+/// The entry with this key. @throws InvalidArgument, which says so if the key is of another model.
+const RecipeEntry& find_key(const std::vector<RecipeEntry>& members, const std::string& where,
+                            const std::string& key) {
+  for (const RecipeEntry& entry : members) {
+    if (entry.name == key) return entry;
   }
   // Not found. Perhaps another model has the key.
   const Names keys = keys_of(members);
   const std::string& section = members.front().section;
-  for (const std::string& name : section == "model" ? model_names() : Names()) {
+  for (const std::string& name : section == "model" ? model::model_names() : Names()) {
     Recipe other;
     other.model.name = name;
-    const std::vector<Field> its = fields(other);
-    if (std::ranges::any_of(its, [&](const Field& f) { return f.path() == "model." + key; })) {
+    const std::vector<RecipeEntry> its = entries(other);
+    if (std::ranges::any_of(its,
+                            [&](const RecipeEntry& f) { return f.path() == "model." + key; })) {
       refuse_key_of(name, where, key, keys);
     }
   }
@@ -188,16 +206,16 @@ const Field& find_key(const std::vector<Field>& members, const std::string& wher
 /// Refuses what was given for keys of the model `before` that the model named now lacks; otherwise
 /// they would be ignored. A key with its default counts as not given.
 void check_keys_given(Recipe& recipe, const std::string& before, const std::string& where) {
-  const Names legal = keys_of(section_fields(fields(recipe), where, "model"));
-  Recipe given = recipe;
+  const Names legal = keys_of(section_entries(entries(recipe), where, "model"));
+  Recipe copy = recipe;
   Recipe untouched;
-  given.model.name = untouched.model.name = before;
-  const std::vector<Field> members = section_fields(fields(given), where, "model");
-  const std::vector<Field> defaults = section_fields(fields(untouched), where, "model");
+  copy.model.name = untouched.model.name = before;
+  const std::vector<RecipeEntry> members = section_entries(entries(copy), where, "model");
+  const std::vector<RecipeEntry> defaults = section_entries(entries(untouched), where, "model");
   for (std::size_t i = 0; i < members.size(); ++i) {
-    if (std::ranges::find(legal, members[i].key) != legal.end()) continue;
+    if (std::ranges::find(legal, members[i].name) != legal.end()) continue;
     if (toml_text(members[i]) == toml_text(defaults[i])) continue;
-    refuse_key_of(before, where, members[i].key, legal);
+    refuse_key_of(before, where, members[i].name, legal);
   }
 }
 
@@ -224,15 +242,15 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
   const toml::table document = sim::parse_toml("recipe", text, origin);
   assign_model_name(recipe, document, origin);
   // Section by section, key by key.
-  const std::vector<Field> all = fields(recipe);
+  const std::vector<RecipeEntry> all = entries(recipe);
   for (const auto& [name, body] : document) {
     const std::string at_section = where(origin, name.source());
     if (!body.is_table()) {
       fail<InvalidArgument>("{}{} is {}{}; a key in a [section] is required", at_section,
-                            shorten(printable(name.str()), kMostQuotedBytes), type_name(body),
+                            excerpt(name.str()), type_name(body),
                             body.is_array() ? "" : " outside any section");
     }
-    const auto members = section_fields(all, at_section, std::string(name.str()));
+    const auto members = section_entries(all, at_section, std::string(name.str()));
     for (const auto& [key, value] : *body.as_table()) {
       const std::string at_key = where(origin, key.source());
       assign(at_key, find_key(members, at_key, std::string(key.str())), value);
@@ -242,78 +260,44 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
 }
 
 void apply_setting(Recipe& recipe, std::string_view setting) {
-  const std::string where =
-      fmt::format("recipe: --set {}: ", shorten(printable(setting), kMostQuotedBytes));
-  const std::optional<KeyValue> given = split_key_value(setting);
-  if (!given || given->key.find('.') == std::string_view::npos) {
+  const std::string where = fmt::format("recipe: --set {}: ", excerpt(setting));
+  const std::optional<KeyValue> pair = split_key_value(setting);
+  if (!pair || pair->key.find('.') == std::string_view::npos) {
     fail<InvalidArgument>("{}it has no '.' or no '='; section.key=value is required", where);
   }
   if (const auto offset = first_invalid_utf8(setting)) {
     fail<InvalidArgument>("recipe: --set {}: not UTF-8 at byte {}; UTF-8 is required",
-                          shorten(printable(given->key), kMostQuotedBytes), *offset);
+                          excerpt(pair->key), *offset);
   }
-  const std::vector<Field> all = fields(recipe);
-  const std::size_t dot = given->key.find('.');
-  const auto members = section_fields(all, where, std::string(given->key.substr(0, dot)));
-  const Field& field = find_key(members, where, std::string(given->key.substr(dot + 1)));
+  const std::vector<RecipeEntry> all = entries(recipe);
+  const std::size_t dot = pair->key.find('.');
+  const auto members = section_entries(all, where, std::string(pair->key.substr(0, dot)));
+  const RecipeEntry& entry = find_key(members, where, std::string(pair->key.substr(dot + 1)));
   const std::string model_before = recipe.model.name;
-  const std::string value(given->value);
+  const std::string value(pair->value);
   // A string may stand without quotes: such a value is taken as it is.
   const bool quoted = !value.empty() && (value.front() == '"' || value.front() == '\'');
-  if (std::holds_alternative<std::string*>(field.value) && !quoted) {
-    assign(where, field, toml::value(value));
+  if (std::holds_alternative<std::string*>(entry.value) && !quoted) {
+    assign(where, entry, toml::value(value));
   } else {
     const auto document = toml_value(value);
     if (!document) {
-      fail<InvalidArgument>("{}{} given; {} is required", where, quote(value), type_name(field));
+      fail<InvalidArgument>("{}{} given; {} is required", where, quote(value), type_name(entry));
     }
-    assign(where, field, *document->get("value"));
+    assign(where, entry, *document->get("value"));
   }
   check_keys_given(recipe, model_before, where);
-}
-
-std::string checkpoint_folder(const Recipe& recipe) {
-  return recipe.job.dump_folder + "/" + recipe.checkpoint.folder;
-}
-
-MeshShape mesh_of(const Recipe& recipe) {
-  const Recipe::Parallelism& axes = recipe.parallelism;
-  return {.pp = static_cast<int>(axes.pipeline_parallel_degree),
-          .dp = static_cast<int>(axes.data_parallel_replicate_degree),
-          .cp = static_cast<int>(axes.context_parallel_degree),
-          .tp = static_cast<int>(axes.tensor_parallel_degree)};
-}
-
-void validate(const Recipe& recipe) {
-  if (recipe.job.dump_folder.empty()) {
-    fail<InvalidArgument>("recipe: job.dump_folder is empty; a folder is required");
-  }
-  if (recipe.checkpoint.folder.empty()) {
-    fail<InvalidArgument>("recipe: checkpoint.folder is empty; a folder is required");
-  }
-  check_model(recipe.model);
-  const MeshShape mesh = mesh_of(recipe);
-  check_mesh(mesh, mesh.cp);  // ranks are launched along cp only
-  if (tune::is_automatic(recipe.parallelism.strategy)) {
-    return tune::check_strategy_text(recipe.parallelism.strategy);
-  }
-  // Real documents are not known yet. One document as long as the sequence is legal in every mask
-  // that is legal with any documents.
-  const plan::Mask mask =
-      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
-  plan::check_legal(attention_problem(recipe, mask),
-                    plan::parse_strategy(recipe.parallelism.strategy));
 }
 
 std::vector<std::string> settings(const Recipe& recipe) {
   Recipe copy = recipe;
   std::vector<std::string> lines;
-  for (const Field& field : fields(copy)) {
-    const std::string path = field.path();
+  for (const RecipeEntry& entry : entries(copy)) {
+    const std::string path = entry.path();
     // Paths and output may differ between ranks.
-    const bool local = field.section == "job" || field.section == "metrics" ||
+    const bool local = entry.section == "job" || entry.section == "metrics" ||
                        path == "training.dataset_path" || path == "parallelism.proofs";
-    if (!local) lines.push_back(fmt::format("{} = {}", path, toml_text(field)));
+    if (!local) lines.push_back(fmt::format("{} = {}", path, toml_text(entry)));
   }
   return lines;
 }
@@ -322,13 +306,13 @@ std::string print_recipe(const Recipe& recipe) {
   Recipe copy = recipe;
   std::string text;
   std::string section;
-  for (const Field& field : fields(copy)) {
-    if (field.section != section) {
-      section = field.section;
+  for (const RecipeEntry& entry : entries(copy)) {
+    if (entry.section != section) {
+      section = entry.section;
       text += fmt::format("{}[{}]\n", text.empty() ? "" : "\n", section);
     }
-    const std::string line = fmt::format("{} = {}", field.key, toml_text(field));
-    text += fmt::format("{:<42}  # {}\n", line, field.about);
+    const std::string line = fmt::format("{} = {}", entry.name, toml_text(entry));
+    text += fmt::format("{:<42}  # {}\n", line, entry.about);
   }
   return text;
 }

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "armillary/core/error.h"
+#include "armillary/train/recipe_parts.h"
 
 namespace armillary::train {
 namespace {

@@ -1,4 +1,4 @@
-// recording.h: the flight recorder of a rank that trains (recorder/recorder.h), or none.
+// recording.h: the flight recorder of a rank that trains (host/recorder/recorder.h), or none.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,15 @@
 
 #include "armillary/comm/communicator.h"
 #include "armillary/core/error.h"
+#include "armillary/host/recorder/problems.h"
+#include "armillary/host/recorder/recorder.h"
 #include "armillary/plan/problem.h"
-#include "armillary/recorder/problems.h"
-#include "armillary/recorder/recorder.h"
 
 namespace armillary::train {
 
-/// Opens the recorder of a rank, through which attention over `comm` is recorded too, until this
-/// object dies. Without a run folder it does nothing. Threads: that of the rank.
+/// Opens the recorder of a rank, through which attention of the rank is recorded too, in whichever
+/// of its groups, until this object dies. Without a run folder it does nothing. Threads: that of
+/// the rank.
 class Recording {
  public:
   /// @throws IoError as Recorder.
@@ -64,7 +65,7 @@ class Recording {
   }
 
   comm::Communicator& comm_;
-  recorder::Recorder* recorder_ = nullptr;          ///< The context of `comm` owns it; null: none.
+  recorder::Recorder* recorder_ = nullptr;          ///< The rank owns it; null: none.
   std::unique_ptr<recorder::ProblemLog> problems_;  ///< On rank 0 alone.
 };
 

@@ -98,8 +98,8 @@ void expect_bitwise(const std::vector<StepMetrics>& got, const std::vector<StepM
 
 std::vector<std::int64_t> saved_steps(const Recipe& recipe) {
   std::vector<std::int64_t> steps;
-  for (const auto& found : find_checkpoints(checkpoint_folder(recipe)).whole) {
-    steps.push_back(found.step);
+  for (const auto& result : find_checkpoints(checkpoint_folder(recipe)).whole) {
+    steps.push_back(result.step);
   }
   return steps;
 }
@@ -248,7 +248,7 @@ TEST(Resume, OtherLearningRatesAreSaid) {
                           AllOf(HasSubstr("was training.steps = 4: "),
                                 HasSubstr("is training.steps = 6: "), HasSubstr(" in step 5"))));
   for (const StepMetrics& metrics : part.steps) {
-    EXPECT_EQ(metrics.lr, learning_rate(recipe, metrics.step));
+    EXPECT_EQ(metrics.lr, rates_of(recipe).rates.at(metrics.step));
   }
   ASSERT_EQ(part.steps.size(), 2U);
 }
@@ -256,8 +256,8 @@ TEST(Resume, OtherLearningRatesAreSaid) {
 TEST(Resume, RefusesWhatTheRunCannotGoOnFrom) {
   const ScratchFolder folder;
   const Recipe recipe = saving_recipe(folder);
-  const auto refused = [](const Recipe& given, bool resume, const std::string& text) {
-    EXPECT_THAT([&] { train_part(given, resume); },
+  const auto refused = [](const Recipe& recipe, bool resume, const std::string& text) {
+    EXPECT_THAT([&] { train_part(recipe, resume); },
                 ThrowsMessage<InvalidArgument>(HasSubstr(text)));
   };
   refused(recipe, true, "/run/checkpoints has no whole checkpoint to resume from; one is required");

@@ -42,9 +42,7 @@ std::pair<std::string_view, std::string_view> difference(std::string_view a, std
 
 }  // namespace
 
-void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe, const Lines& more) {
-  Lines lines = settings(recipe);
-  lines.insert(lines.end(), more.begin(), more.end());
+void expect_same_settings(comm::Communicator& comm, Lines lines) {
   lines.insert(lines.begin(), fmt::format("version = {}", proof::version()));
 
   // Compare with rank 0, and tell every rank who differs.
@@ -65,12 +63,13 @@ void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe, const Li
                         rank, its_line);
 }
 
-void expect_same_parameters(comm::Communicator& comm, const ParameterStore& store) {
+void expect_same_parameters(comm::Communicator& comm, const std::vector<Piece>& pieces) {
   // A digest of the digests of all parameters, in their order.
   std::string digests;
-  for (const at::Tensor& parameter : store.parameters()) {
+  for (const Piece& piece : pieces) {
+    digests += piece.name + ' ';
     digests += to_string(proof::digest_of(std::string_view(
-        static_cast<const char*>(parameter.const_data_ptr()), parameter.nbytes())));
+        static_cast<const char*>(piece.value.const_data_ptr()), piece.value.nbytes())));
   }
   const proof::Digest mine = proof::digest_of(digests);
   std::vector<proof::Digest> all(comm.world());

@@ -5,21 +5,20 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
-#include "armillary/train/parameter_store.h"
-#include "armillary/train/recipe.h"
+#include "armillary/train/store.h"
 
 namespace armillary::train {
 
-/// Returns if all ranks have the same settings(), the same version of this library and the same
-/// lines `more`, which are other choices that ranks must share, as "key = value". Collective.
+/// Returns if all ranks have the same `lines`, choices that they must share as "key = value", such
+/// as settings() of their recipe, and the same version of this library. Collective.
 /// @throws InvalidArgument on every rank, with the first line that differs as both ranks have it;
 /// CommError as the communicator. Cost: one broadcast of some 2 KiB and one all_gather.
-void expect_same_recipe(comm::Communicator& comm, const Recipe& recipe,
-                        const std::vector<std::string>& more = {});
+void expect_same_settings(comm::Communicator& comm, std::vector<std::string> lines);
 
-/// Returns if all ranks hold the same parameters, bit for bit: replicas that begin apart never
-/// meet. Collective. @throws InvalidArgument on every rank that names the first rank that differs
-/// from rank 0. Cost: one pass over the parameters and one all_gather of 16 bytes a rank.
-void expect_same_parameters(comm::Communicator& comm, const ParameterStore& store);
+/// Returns if all ranks hold the same parameters, by name and bit for bit: replicas that begin
+/// apart never meet. Collective. @throws InvalidArgument on every rank that names the first rank
+/// that differs from rank 0. Cost: one pass over the parameters and one all_gather of 16 bytes a
+/// rank.
+void expect_same_parameters(comm::Communicator& comm, const std::vector<Piece>& pieces);
 
 }  // namespace armillary::train

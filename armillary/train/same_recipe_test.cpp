@@ -12,7 +12,8 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/train/estimate.h"
+#include "armillary/model/decoder.h"
+#include "armillary/model/registry.h"
 #include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
@@ -28,7 +29,7 @@ std::string refusal(const Change& change) {
     change(recipe, comm.rank());
     std::string mine;
     try {
-      expect_same_recipe(comm, recipe);
+      expect_same_settings(comm, settings(recipe));
     } catch (const InvalidArgument& e) {
       mine = e.what();
     }
@@ -64,18 +65,32 @@ TEST(SameRecipe, FilesMayLieElsewhere) {
             "");
 }
 
-// Ranks whose models draw from other seeds have equal recipes and would train two models.
+/// A decoder, or one whose last norm begins with other values.
+class OtherValues : public model::Decoder {
+ public:
+  OtherValues(const model::DecoderOptions& options, bool differs)
+      : model::Decoder(options), differs_(differs) {}
+  std::vector<model::Parameter> parameters() const override {
+    std::vector<model::Parameter> all = model::Decoder::parameters();
+    if (differs_) all.back().init.mean = 0.5;
+    return all;
+  }
+
+ private:
+  bool differs_;
+};
+
+// Ranks whose models have other initial values have equal recipes and would train two models.
 TEST(SameParameters, AreRequiredBeforeTheFirstStep) {
   std::atomic<int> steps = 0;
   std::vector<std::string> told(3);
   const auto body = [&](comm::Communicator& comm) {
     const Recipe recipe = small_recipe();
-    Recipe of_model = recipe;
-    if (comm.rank() == 2) of_model.training.seed += 1;
-    const auto model = make_model(of_model);
+    OtherValues model(model::decoder_options(recipe.model).vocab_size(kVocabSize),
+                      comm.rank() == 2);
     const PackedText text = words(recipe.training.seq_len);
     try {
-      train(Mesh(comm, {.cp = 3}), *model, text, recipe,
+      train(comm::Mesh(comm, {.cp = 3}), model, text, recipe,
             {.on_step = [&](const StepMetrics&) { ++steps; }});
     } catch (const InvalidArgument& error) {
       told[comm.rank()] = error.what();
@@ -98,7 +113,7 @@ TEST(SameRecipe, ARankThatThrowsInOnStepEndsTheOthers) {
     const PackedText text = words(recipe.training.seq_len);
     const auto on_step = [](const StepMetrics&) { throw Error("on_step failed"); };
     try {
-      train(Mesh(comm, {.cp = 2}), *model, text, recipe, {.on_step = on_step});
+      train(comm::Mesh(comm, {.cp = 2}), *model, text, recipe, {.on_step = on_step});
     } catch (const Error& error) {  // and stay, as a launcher of processes does
       if (comm.rank() == 1) told = error.what();
     }
@@ -115,7 +130,7 @@ TEST(SameRecipe, IsRequiredBeforeTheFirstStep) {
     recipe.training.seed += comm.rank();
     const auto model = make_model(recipe);
     const PackedText text = words(recipe.training.seq_len);
-    train(Mesh(comm, {.cp = 2}), *model, text, recipe,
+    train(comm::Mesh(comm, {.cp = 2}), *model, text, recipe,
           {.on_step = [&](const StepMetrics&) { ++steps; }});
   };
   EXPECT_THAT([&] { comm::run_ranks(2, body); },

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/collectives.h"
@@ -21,9 +22,10 @@
 #include "armillary/runtime/or_abort.h"
 #include "armillary/train/checkpoint/folder.h"
 #include "armillary/train/checkpoint/restore.h"
+#include "armillary/train/checkpoint/resumable.h"
 #include "armillary/train/checkpoint/saver.h"
-#include "armillary/train/estimate.h"
 #include "armillary/train/lr_schedule.h"
+#include "armillary/train/mesh.h"
 #include "armillary/train/rank_trainer.h"
 #include "armillary/train/recording.h"
 #include "armillary/train/same_recipe.h"
@@ -49,8 +51,8 @@ class Saving {
     if (!saver_) return;
     saver_->advance(busy_ranks);
     if (!is_last && step % recipe_.checkpoint.interval != 0) return;
-    std::vector<io::TensorBytes> tensors;
-    for (const StateTensor& tensor : trainer.state()) tensors.push_back(tensor.bytes());
+    std::vector<SavedTensor> tensors;
+    for (const StateTensor& tensor : trainer.state()) tensors.push_back(tensor.saved());
     saver_->save(step, tensors, trainer.progress(step));
     last_ = checkpoint_folder(recipe_) + "/" + checkpoint_name(step);
   }
@@ -67,6 +69,16 @@ class Saving {
   std::string last_;
 };
 
+/// A run may be made longer, not shorter than it is.
+void check_steps(const RunProgress& progress, const Recipe& recipe) {
+  if (recipe.training.steps < progress.step) {
+    fail<InvalidArgument>(
+        "checkpoint: training.steps = {} given; at least {}, the steps of the checkpoint, is "
+        "required",
+        recipe.training.steps, progress.step);
+  }
+}
+
 /// Puts the state with which the run begins into the trainer. Returns the steps taken before.
 std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& data,
                    const Recipe& recipe, const TrainOptions& options) {
@@ -74,14 +86,20 @@ std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& d
     fail<InvalidArgument>("train: --resume and --init-from {} given; one of them is required",
                           options.init_from);
   }
-  const std::string path = choose_checkpoint(comm, recipe, options.resume, options.on_notice);
+  const std::string path =
+      choose_checkpoint(comm, checkpoint_folder(recipe), options.resume, options.on_notice);
   std::int64_t steps = 0;
   if (!path.empty()) {
-    const Restored restored = restore(comm, path, recipe, data, trainer.state());
-    steps = restored.progress.step;
+    Recipe saved;
+    const auto check = [&](const Restored& restored) {
+      saved = parse_recipe(restored.recipe, path + "/" + kRecipeName);
+      check_resumable(settings(recipe), settings(saved));
+      check_steps(restored.progress, recipe);
+    };
+    steps = restore(comm, path, check, data, trainer.state()).progress.step;
     if (comm.rank() == 0 && options.on_notice) {
       options.on_notice(fmt::format("checkpoint: resumed from {}", path));
-      const auto change = describe_rate_change(restored.recipe, recipe, steps);
+      const auto change = describe_rate_change(rates_of(saved), rates_of(recipe), steps);
       if (change) options.on_notice(*change);
     }
   }
@@ -99,7 +117,7 @@ bool any_rank(comm::Communicator& comm, double mine) {
 }
 
 /// The parts of a rank's run that stay the same.
-struct Run {
+struct RunParts {
   comm::Communicator& comm;
   const Recipe& recipe;
   const TrainOptions& options;
@@ -108,7 +126,7 @@ struct Run {
 
 /// Takes the steps after the `before` that were taken, to the last or to a stop, and saves.
 /// Collective.
-TrainResult take_steps(const Run& run, RankTrainer& trainer, std::int64_t before) {
+TrainResult take_steps(const RunParts& run, RankTrainer& trainer, std::int64_t before) {
   const auto& [comm, recipe, options, recording] = run;
   const std::int64_t last = recipe.training.steps;
   TrainResult result{.steps = before};
@@ -145,20 +163,26 @@ TrainResult take_steps(const Run& run, RankTrainer& trainer, std::int64_t before
 
 }  // namespace
 
-TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
-                  const TrainOptions& options) {
-  comm::Communicator& comm = mesh.cp();
+TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
+                  const Recipe& recipe, const TrainOptions& options) {
+  check_built(mesh.shape());
+  comm::Communicator& comm = mesh.along(MeshAxis::Cp);
   TrainResult result;
   const auto all_steps = [&](const Recording& recording) {
     recording.set_activity({.name = "comparing recipes and parameters", .collective = true});
-    expect_same_recipe(comm, recipe,
-                       {fmt::format("--resume = {}", options.resume),
-                        fmt::format("--init-from = {}", !options.init_from.empty())});
-    if (data.vocab_size() > model.vocab_size()) {
-      fail<InvalidArgument>(
-          "train: data with a vocabulary of {}; at most {}, the model's, is required",
-          data.vocab_size(), model.vocab_size());
-    }
+    std::vector<std::string> lines = settings(recipe);
+    lines.push_back(fmt::format("--resume = {}", options.resume));
+    lines.push_back(fmt::format("--init-from = {}", !options.init_from.empty()));
+    expect_same_settings(comm, std::move(lines));
+    comm::run_together(comm, [&] {
+      if (data.vocab_size() > model.vocab_size()) {
+        fail<InvalidArgument>(
+            "train: data with a vocabulary of {}; at most {}, the model's, is required",
+            data.vocab_size(), model.vocab_size());
+      }
+      model::check_parameters(model.parameters(), model.units(),
+                              static_cast<int>(recipe.parallelism.tensor_parallel_degree));
+    });
     RankTrainer trainer(mesh, model, data, recipe, recording);
     const std::int64_t before = begin(comm, trainer, data, recipe, options);
     result = take_steps({comm, recipe, options, recording}, trainer, before);
@@ -189,8 +213,9 @@ TrainResult train(const Recipe& recipe, const Data& data, const TrainOptions& op
   TrainResult result;
   const auto body = [&](comm::Communicator& comm) {
     at::set_num_threads(static_cast<int>(recipe.parallelism.threads_per_rank));
-    const std::unique_ptr<Model> model = make_model(recipe);
-    const TrainResult mine = train(Mesh(comm, mesh_of(recipe)), *model, data, recipe, options);
+    const std::unique_ptr<model::Model> model = make_model(recipe);
+    const TrainResult mine =
+        train(comm::Mesh(comm, mesh_of(recipe.parallelism)), *model, data, recipe, options);
     if (comm.rank() == 0) result = mine;
   };
   const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);

@@ -12,29 +12,15 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 
+#include "armillary/comm/mesh.h"
+#include "armillary/model/model.h"
 #include "armillary/train/data.h"
-#include "armillary/train/mesh.h"
-#include "armillary/train/models/model.h"
-#include "armillary/train/recipe.h"
+#include "armillary/train/recipe_parts.h"
+#include "armillary/train/step_metrics.h"
 
 namespace armillary::train {
-
-/// Metrics of one step. Rates are per rank, as torchtitan's are per device.
-struct StepMetrics {
-  std::int64_t step = 0;  ///< From 1.
-  double loss = 0;        ///< Mean cross-entropy per target token, in nats, before the update.
-  double grad_norm = 0;   ///< 2-norm of the gradient of all parameters, before clipping.
-  double lr = 0;          ///< Learning rate of the update.
-  std::int64_t memory_bytes = 0;  ///< Peak resident memory of the process so far.
-  double tps = 0;                 ///< Tokens per second.
-  double tflops = 0;              ///< ModelCost::flops per second, in 10^12.
-  /// tflops over the measured peak of a rank, in percent. Nothing where they are above it: the peak
-  /// is then measured again after the next step.
-  std::optional<double> mfu;
-};
 
 /// The caller's part in a run. Callbacks that are left out are not called.
 struct TrainOptions {
@@ -54,8 +40,8 @@ struct TrainOptions {
   /// or [lr_scheduler] are not those of the checkpoint, with other learning rates.
   bool resume = false;
   /// Folder of the run, in which each rank leaves the file of its flight recorder
-  /// (recorder/recorder.h); empty: no recorder. A run that hangs or fails is explained by it. Rank
-  /// 0 locks the folder (io/run_lock.h).
+  /// (host/recorder/recorder.h); empty: no recorder. A run that hangs or fails is explained by it.
+  /// Rank 0 locks the folder (io/run_lock.h).
   std::string run_folder = {};
   /// Begin with the parameters of this folder (checkpoint/model_folder.h), not with those of
   /// training.seed. Not together with `resume`.
@@ -69,17 +55,19 @@ struct TrainResult {
   std::string checkpoint;  ///< Folder of the last checkpoint saved; empty if none was.
 };
 
-/// One rank's part of all steps of the recipe. Every rank of the mesh calls it with its own
-/// replica. It trains `model` on the ranks of `mesh` and does not read [model],
-/// [activation_checkpoint] and the degrees of [parallelism]. It computes with the threads of the
-/// calling thread (at::set_num_threads).
-/// @throws InvalidArgument if the recipes of two ranks differ (same_recipe.h), if the data has a
-/// larger vocabulary than the model, as checked_sequence one step ahead of the sequence, or as
-/// choose_checkpoint and restore (checkpoint/restore.h); IoError if checkpoints cannot be read,
-/// their folder or the recorder not be written, or another run writes into the run folder; Error as
-/// below; CommError on ranks whose peer has failed.
-TrainResult train(const Mesh& mesh, Model& model, const Data& data, const Recipe& recipe,
-                  const TrainOptions& options);
+/// One rank's part of all steps of the recipe. Every rank of the mesh calls it with a model of its
+/// own, whose parameters begin as training.seed says. It trains `model` on the ranks of `mesh` and
+/// does not read [model], [activation_checkpoint] and the degrees of [parallelism]. It computes
+/// with the threads of the calling thread (at::set_num_threads).
+/// @throws InvalidArgument if the mesh has an axis that is not built yet (mesh.h), if the recipes
+/// of two ranks differ (same_recipe.h), if the data has a larger vocabulary than the model, as
+/// check_parameters (model/parameter.h) or for a unit that uses what it did not declare, before
+/// any tile moves, as checked_sequence one step ahead of the sequence, or as choose_checkpoint and
+/// restore (checkpoint/restore.h); IoError if checkpoints cannot be read, their folder or the
+/// recorder not be written, or another run writes into the run folder; Error as below; CommError on
+/// ranks whose peer has failed.
+TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
+                  const Recipe& recipe, const TrainOptions& options);
 
 /// Runs `body` on the ranks of a group of `world`, or on the one that this process is, each with a
 /// deadline of `timeout_s` for every wait. Throws what a rank threw.

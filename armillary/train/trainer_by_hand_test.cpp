@@ -2,6 +2,7 @@
 // run computed with the plain model of plain_decoder.h, in fp64, on one device.
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,10 +14,11 @@
 #include <vector>
 
 #include "armillary/comm/local.h"
+#include "armillary/model/registry.h"
+#include "armillary/model/testing/plain_decoder.h"
 #include "armillary/train/matmul_peak.h"
-#include "armillary/train/models/registry.h"
 #include "armillary/train/packed_text.h"
-#include "armillary/train/testing/plain_decoder.h"
+#include "armillary/train/testing/sequences.h"
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {
@@ -40,7 +42,7 @@ struct CountingText {
   }
 
   std::int64_t label_of(std::int64_t token) const {
-    if (token == kSeparator) return kIgnoredLabel;
+    if (token == kSeparator) return model::kIgnoredLabel;
     return is_last[static_cast<std::size_t>(token)] ? kSeparator : token + 1;
   }
 };
@@ -77,9 +79,9 @@ struct RunCase {
   const char* model = "gpt";
 };
 
-Recipe run_recipe(const RunCase& given) {
+Recipe run_recipe(const RunCase& example) {
   Recipe recipe;
-  recipe.model.name = given.model;
+  recipe.model.name = example.model;
   recipe.model.dim = 32;
   recipe.model.n_layers = 2;
   recipe.model.n_heads = 4;
@@ -87,7 +89,7 @@ Recipe run_recipe(const RunCase& given) {
   recipe.model.hidden_dim = 40;
   recipe.model.rope_theta = 100;
   recipe.model.norm_eps = 1e-3;
-  recipe.model.enable_weight_tying = given.tied;
+  recipe.model.enable_weight_tying = example.tied;
   recipe.training.seq_len = kRunLen;
   recipe.training.local_batch_size = 2;
   recipe.training.steps = 6;
@@ -99,11 +101,11 @@ Recipe run_recipe(const RunCase& given) {
       .name = "AdamW", .lr = 0.05, .beta1 = 0.7, .beta2 = 0.8, .eps = 0.01, .weight_decay = 0.3};
   recipe.lr_scheduler = {
       .warmup_steps = 2, .decay_ratio = 0.5, .decay_type = "linear", .min_lr_factor = 0.1};
-  recipe.activation_checkpoint.mode = given.mode;
-  recipe.parallelism.context_parallel_degree = given.world;
-  recipe.parallelism.strategy = given.strategy;
-  recipe.parallelism.layout = given.layout;
-  recipe.parallelism.mask = given.mask;
+  recipe.activation_checkpoint.mode = example.mode;
+  recipe.parallelism.context_parallel_degree = example.world;
+  recipe.parallelism.strategy = example.strategy;
+  recipe.parallelism.layout = example.layout;
+  recipe.parallelism.mask = example.mask;
   return recipe;
 }
 
@@ -113,19 +115,18 @@ constexpr double kRates[] = {0.5, 1, 1, 1, 0.7, 0.4};
 /// Loss and gradient norm of every step.
 std::vector<StepMetrics> plain_run(const Recipe& recipe, const CountingText& text,
                                    const PackedText& packed) {
-  Decoder first(decoder_options(recipe.model));
-  first->initialize(recipe.training.seed);
-  PlainDecoder model(decoder_options(recipe.model), first);
+  const model::DecoderOptions sizes = model::decoder_options(recipe.model).vocab_size(kVocabSize);
+  model::PlainDecoder model(sizes, model::DecoderReplica(sizes, recipe.training.seed));
   std::map<std::string, at::Tensor> means;
   std::map<std::string, at::Tensor> squares;
   std::vector<StepMetrics> steps;
   for (int step = 1; step <= 6; ++step) {
-    const PlainSequence a(text, packed.at(2 * step - 2).tokens);
-    const PlainSequence b(text, packed.at(2 * step - 1).tokens);
+    const PlainSequence a(text, tokens_of(packed.at(2 * step - 2)));
+    const PlainSequence b(text, tokens_of(packed.at(2 * step - 1)));
     EXPECT_TRUE(step > 1 || a.targets != b.targets) << "the step that shows a mean of means";
     at::Tensor loss = at::zeros({}, at::kDouble);
     for (const PlainSequence& one : {a, b}) {
-      at::Tensor visible_LL = visible_within(one.documents_L);
+      at::Tensor visible_LL = model::visible_within(one.documents_L);
       if (recipe.parallelism.mask != "documents") {  // a window of 6, over all documents
         visible_LL = at::ones({kRunLen, kRunLen}, at::kBool).tril().triu(-5);
       }
@@ -156,7 +157,7 @@ std::vector<StepMetrics> plain_run(const Recipe& recipe, const CountingText& tex
 }
 
 TEST(TrainByHand, LossAndGradientNormAreThoseOfPlainOps) {
-  for (const RunCase& given : {
+  for (const RunCase& example : {
            RunCase{.name = "1 rank"},
            RunCase{.name = "1 rank, tied, window", .mask = "window:left=5,right=0", .tied = true},
            RunCase{.name = "3 ranks", .world = 3},
@@ -171,18 +172,18 @@ TEST(TrainByHand, LossAndGradientNormAreThoseOfPlainOps) {
            .mode = "attention_output"},
        }) {
     const CountingText text;
-    const Recipe recipe = run_recipe(given);
+    const Recipe recipe = run_recipe(example);
     const PackedText packed(text.documents, {.seq_len = kRunLen, .seed = 11});
     const std::vector<StepMetrics> wanted = plain_run(recipe, text, packed);
     std::vector<StepMetrics> got;
     train(recipe, packed, {.on_step = [&](const StepMetrics& metrics) { got.push_back(metrics); }});
-    ASSERT_EQ(got.size(), wanted.size()) << given.name;
+    ASSERT_EQ(got.size(), wanted.size()) << example.name;
     for (std::size_t i = 0; i < got.size(); ++i) {
-      EXPECT_EQ(got[i].step, wanted[i].step) << given.name;
+      EXPECT_EQ(got[i].step, wanted[i].step) << example.name;
       EXPECT_NEAR(got[i].loss, wanted[i].loss, 1e-5 * wanted[i].loss)
-          << given.name << " step " << i + 1;
+          << example.name << " step " << i + 1;
       EXPECT_NEAR(got[i].grad_norm, wanted[i].grad_norm, 1e-4 * wanted[i].grad_norm)
-          << given.name << " step " << i + 1;
+          << example.name << " step " << i + 1;
     }
   }
 }

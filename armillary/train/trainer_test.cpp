@@ -19,8 +19,9 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/train/estimate.h"
+#include "armillary/train/testing/sequences.h"
 #include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
@@ -112,7 +113,7 @@ TEST(Train, AnAutomaticStrategyIsChosenForTheRanksOfTheMesh) {
   std::vector<double> losses;
   comm::run_ranks(5, [&](comm::Communicator& comm) {
     const auto model = make_model(recipe);
-    train(Mesh(comm, {.cp = 5}), *model, words(recipe.training.seq_len), recipe,
+    train(comm::Mesh(comm, {.cp = 5}), *model, words(recipe.training.seq_len), recipe,
           {.on_step = [&](const StepMetrics& step) { losses.push_back(step.loss); }});
   });
   recipe.parallelism.strategy = "ring";
@@ -266,7 +267,7 @@ TEST(Train, AStepWithoutTargetsHasNoLoss) {
   train(recipe, text, {.on_step = [&](const StepMetrics& metrics) { steps.push_back(metrics); }});
   int without = 0;
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const bool separator = text.at(static_cast<std::int64_t>(i)).tokens[0] == kSeparator;
+    const bool separator = tokens_of(text.at(static_cast<std::int64_t>(i)))[0] == kSeparator;
     without += separator ? 1 : 0;
     EXPECT_EQ(steps[i].loss == 0, separator) << "step " << i + 1;
     EXPECT_EQ(steps[i].grad_norm == 0, separator) << "step " << i + 1;
@@ -303,7 +304,7 @@ class OwnData : public Data {
   std::int64_t vocab_size() const override { return vocab_size_; }
   Sequence at(std::int64_t index) const override {
     if (index == 2) return broken_;
-    return {.tokens = {1, 2, 3}, .labels = {2, 3, kIgnoredLabel}, .documents = {3}};
+    return sequence_of({1, 2, 3}, {2, 3, model::kIgnoredLabel}, {3});
   }
 
  private:
@@ -327,7 +328,7 @@ TEST(Train, DataThatDoNotFitAreRefusedBeforeTheirStep) {
               ThrowsMessage<InvalidArgument>(
                   "train: data with a vocabulary of 258; at most 257, the model's, is required"));
   EXPECT_EQ(steps, 0);
-  EXPECT_THAT(train_on(4, {.tokens = {1, 2}, .labels = {2, 3}, .documents = {2}}),
+  EXPECT_THAT(train_on(4, sequence_of({1, 2}, {2, 3}, {2})),
               ThrowsMessage<InvalidArgument>(
                   "data: sequence 2 has 2 tokens, 2 labels and documents of 2 tokens; "
                   "training.seq_len 3 of each is required"));

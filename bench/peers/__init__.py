@@ -1,1 +1,1 @@
-"""Alternatives to this project that a user has, each a contender (armillary/bench/contender.h)."""
+"""Alternatives to this project that a user has, each a contender (armillary/lab/bench/contender.h)."""

@@ -1,10 +1,12 @@
 """GPT and Llama of `armillary train` in plain PyTorch on one process: a peer of bench/train.py.
 
-Pre-norm with RMSNorm, rotary positions, GELU or SwiGLU, no biases; same names, same start from the
-same seed, AdamW. The side NAME is one step of training, in seconds; a step before the first turn warms it up.
-Facts: "loss" and "grad_norm" of that first step, and "memory_bytes", the most that the process ever held."""
+Pre-norm with RMSNorm, rotary positions, GELU or SwiGLU, no biases; same names, parameters from a folder of
+`armillary export`, AdamW. The side NAME is one step of training, in seconds; a step before the first turn
+warms it up. Facts: "loss" and "grad_norm" of that first step, and "memory_bytes", the most that the process
+ever held."""
 
 import argparse
+import json
 import pathlib
 import resource
 import time
@@ -49,7 +51,7 @@ class FeedForward(nn.Module):
 
 
 class SwiGlu(nn.Module):
-    """The width is that of llama_options in models/llama.h with multiple_of 256."""
+    """The width is that of llama_options in model/llama.h with multiple_of 256."""
 
     def __init__(self, dim):
         super().__init__()
@@ -85,17 +87,6 @@ class Decoder(nn.Module):
         self.output = nn.Linear(dim, SEPARATOR + 1, bias=False)
         self.head_dim = dim // heads
 
-    @torch.no_grad()
-    def initialize(self, seed):
-        """In the order and with the deviations of DecoderImpl::initialize."""
-        generator = torch.Generator().manual_seed(seed)
-        for name, parameter in self.named_parameters():
-            if parameter.dim() == 1:
-                continue
-            residual = name.endswith(("wo.weight", "w2.weight"))
-            deviation = 0.02 / (2 * len(self.layers)) ** 0.5 if residual else 0.02
-            parameter.normal_(0, 1 if name == "tok_embeddings.weight" else deviation, generator=generator)
-
     def forward(self, tokens_BL):
         exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float64) / self.head_dim
         angles = torch.outer(torch.arange(tokens_BL.size(1), dtype=torch.float64), 10000**-exponents)
@@ -106,10 +97,26 @@ class Decoder(nn.Module):
         return self.output(self.norm(x_BLE))
 
 
+def parameters_of(folder):
+    """The fp32 tensors of a folder, by name. The format is read here: safetensors may not be installed."""
+    tensors = {}
+    for path in folder.glob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        begin = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(data[8:begin])
+        header.pop("__metadata__", None)
+        for name, info in header.items():
+            first, last = info["data_offsets"]
+            values = torch.frombuffer(data[begin + first : begin + last], dtype=torch.float32)
+            tensors[name] = values.view(info["shape"])
+    return tensors
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--name", default="step", help="of the side")
     parser.add_argument("--text", type=pathlib.Path, required=True, help="one document: the only sequence")
+    parser.add_argument("--parameters", type=pathlib.Path, required=True, help="folder of `armillary export`")
     parser.add_argument("--model", default="gpt", choices=FEED_FORWARDS)
     parser.add_argument("--dim", type=int, default=512)
     parser.add_argument("--layers", type=int, default=6)
@@ -120,7 +127,7 @@ def main():
     answers = claim_stdout()
     torch.set_num_threads(args.threads)
     model = Decoder(args.dim, args.layers, args.heads, args.model)
-    model.initialize(0)
+    model.load_state_dict(parameters_of(args.parameters))
     adamw = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
     tokens = torch.tensor([*args.text.read_bytes(), SEPARATOR])
 

@@ -1,4 +1,4 @@
-"""The peer's end of the lines of JSON that armillary/bench/contender.h describes."""
+"""The peer's end of the lines of JSON that armillary/lab/bench/contender.h describes."""
 
 import json
 import os

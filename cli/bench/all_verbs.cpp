@@ -1,3 +1,5 @@
+// all_verbs.cpp: the verbs of all programs. The list is here because only this folder is linked
+// with what measures: bench, calibrate and the measuring tune.
 #include "cli/program.h"
 #include "cli/verbs.h"
 

@@ -1,11 +1,11 @@
 // The verb `bench`: measures parts of the program on this machine, each checked before it is timed.
-// It has a verb of its own for each bench: kernel, layer, overlap, live, merge, cores; and turns,
-// which measures only other programs.
+// It has a verb of its own for each bench: kernel, layer, overlap, live, collectives, merge,
+// cores; and turns, which measures only other programs.
 //
 // All benches work alike. Flags become a case, the case a rate with several sides (ours, the peak,
 // alternatives), and the sides take turns for some seconds. With --against, other programs take
-// turns with them (bench/contender.h). With --on-request, this program is such a program itself:
-// lines of standard input say which side runs next.
+// turns with them (lab/bench/contender.h). With --on-request, this program is such a program
+// itself: lines of standard input say which side runs next.
 #include <fmt/format.h>
 
 #include <array>
@@ -17,15 +17,15 @@
 #include <string_view>
 #include <vector>
 
-#include "armillary/bench/contender.h"
-#include "armillary/bench/process_ranks.h"
-#include "armillary/bench/result_json.h"
-#include "armillary/calibrate/live_rate.h"
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/spec.h"
-#include "armillary/launch/launch_folder.h"
-#include "armillary/launch/process_place.h"
+#include "armillary/host/launch/launch_folder.h"
+#include "armillary/host/launch/process_place.h"
+#include "armillary/lab/bench/contender.h"
+#include "armillary/lab/bench/process_ranks.h"
+#include "armillary/lab/bench/result_json.h"
+#include "armillary/lab/calibrate/live_rate.h"
 #include "cli/problem_flags.h"
 #include "cli/torch/engine.h"
 #include "cli/verbs.h"
@@ -58,6 +58,7 @@ struct BenchFlags {
   bool on_request = false;
   std::string ranks_per_node = "1";
   std::string cluster;
+  std::vector<std::string> bytes;
   launch::EngineFlags engine;
 };
 
@@ -87,18 +88,18 @@ bench::KernelCase kernel_case(const BenchFlags& flags) {
 }
 
 bench::LayerCase layer_case(const BenchFlags& flags) {
-  bench::LayerCase given{.dtype = plan::parse_dtype(flags.dtype),
-                         .head_dim = parse_count("--head-dim", flags.head_dim),
-                         .tokens = parse_count("--tokens", flags.tokens),
-                         .heads = parse_count("--heads", flags.heads),
-                         .kv_heads = kv_heads(flags),
-                         .mask = flags.mask,
-                         .layout = flags.layout,
-                         .world = parse_count("--world", flags.world),
-                         .kernels = !flags.no_kernels,
-                         .run_folder = flags.flight};
-  if (!flags.strategies.empty()) given.strategies = flags.strategies;
-  return given;
+  bench::LayerCase spec{.dtype = plan::parse_dtype(flags.dtype),
+                        .head_dim = parse_count("--head-dim", flags.head_dim),
+                        .tokens = parse_count("--tokens", flags.tokens),
+                        .heads = parse_count("--heads", flags.heads),
+                        .kv_heads = kv_heads(flags),
+                        .mask = flags.mask,
+                        .layout = flags.layout,
+                        .world = parse_count("--world", flags.world),
+                        .kernels = !flags.no_kernels,
+                        .run_folder = flags.flight};
+  if (!flags.strategies.empty()) spec.strategies = flags.strategies;
+  return spec;
 }
 
 bench::MergeCase merge_case(const BenchFlags& flags) {
@@ -173,14 +174,14 @@ void print_left_out(const bench::TurnSummary& turns, bool json) {
 /// Takes turns with the sides of a rate and prints a line for each result, and with --against one
 /// for all sides.
 template <class Rate, class Case>
-void measure_rate(const Case& given, const Rate& rate, std::vector<bench::Side> sides,
+void measure_rate(const Case& spec, const Rate& rate, std::vector<bench::Side> sides,
                   const BenchFlags& flags) {
-  if (flags.on_request) return serve(facts_json(given, rate), sides, std::cin);
+  if (flags.on_request) return serve(facts_json(spec, rate), sides, std::cin);
   // Other programs start one after the other; then all sides take turns.
   bench::Contenders others(flags.against, deadline_s(flags), launch::environment_without_place());
   others.add_sides(sides);
   const bench::TurnSummary turns = take_turns(sides, turn_limits(flags));
-  for (const nlohmann::ordered_json& line : result_lines(given, rate, turns)) {
+  for (const nlohmann::ordered_json& line : result_lines(spec, rate, turns)) {
     flags.json ? print_json(line) : fmt::print("{}\n", as_text(line));
   }
   if (!flags.against.empty()) print_turns(turns, others, flags.json);
@@ -189,11 +190,11 @@ void measure_rate(const Case& given, const Rate& rate, std::vector<bench::Side> 
 
 /// Measures one case. Bad flags are refused before the rate, which checks its results, is made.
 template <class Rate, class Case>
-void measure(const Case& given, const BenchFlags& flags) {
+void measure(const Case& spec, const BenchFlags& flags) {
   turn_limits(flags);
   deadline_s(flags);
-  Rate rate(given);
-  measure_rate(given, rate, rate.sides(), flags);
+  Rate rate(spec);
+  measure_rate(spec, rate, rate.sides(), flags);
 }
 
 bench::OverlapCase overlap_case(const BenchFlags& flags) {
@@ -209,32 +210,46 @@ calibrate::LiveCase live_case(const BenchFlags& flags) {
   return {.layer = layer_case(flags), .cluster = sim::load_cluster(flags.cluster)};
 }
 
-bench::LayerCase& layer_of(bench::LayerCase& given) {
-  return given;
-}
-bench::LayerCase& layer_of(bench::OverlapCase& given) {
-  return given.layer;
-}
-bench::LayerCase& layer_of(calibrate::LiveCase& given) {
-  return given.layer;
+bench::CollectivesCase collectives_case(const BenchFlags& flags) {
+  bench::CollectivesCase spec{.world = parse_count("--world", flags.world)};
+  if (flags.bytes.empty()) return spec;
+  spec.bytes.clear();
+  for (const std::string& bytes : flags.bytes) {
+    spec.bytes.push_back(parse_integer("--bytes", bytes, {4, std::int64_t{1} << 32}));
+  }
+  return spec;
 }
 
-/// The same for layers, whose ranks may be processes: rank 0 measures and prints, the others run
+/// The part of a case that names its ranks.
+bench::LayerCase& ranks_of(bench::LayerCase& spec) {
+  return spec;
+}
+bench::CollectivesCase& ranks_of(bench::CollectivesCase& spec) {
+  return spec;
+}
+bench::LayerCase& ranks_of(bench::OverlapCase& spec) {
+  return spec.layer;
+}
+bench::LayerCase& ranks_of(calibrate::LiveCase& spec) {
+  return spec.layer;
+}
+
+/// The same for benches whose ranks may be processes: rank 0 measures and prints, the others run
 /// what it calls.
 template <class Rate, class Case>
-void measure_on_ranks(Case given, const BenchFlags& flags) {
-  bench::LayerCase& layer = layer_of(given);
+void measure_on_ranks(Case spec, const BenchFlags& flags) {
+  auto& ranks = ranks_of(spec);
   const launch::EngineChoice choice =
-      choose_engine(flags.engine, {layer.world, fmt::format("--world {}", layer.world)});
-  if (choice.engine == launch::Engine::Threads) return measure<Rate>(given, flags);
-  layer.engine = launch::name_of(choice.engine);
+      choose_engine(flags.engine, {ranks.world, fmt::format("--world {}", ranks.world)});
+  if (choice.engine == launch::Engine::Threads) return measure<Rate>(spec, flags);
+  ranks.engine = launch::name_of(choice.engine);
   turn_limits(flags);
-  run_ranks_on(choice, layer.world, deadline_s(flags), [&](comm::Communicator& comm) {
+  run_ranks_on(choice, ranks.world, deadline_s(flags), [&](comm::Communicator& comm) {
     bench::Processes processes(comm);
-    Rate rate(given, [&](int world, int owner) { return processes.make_ranks(world, owner); });
+    Rate rate(spec, [&](int world, int owner) { return processes.make_ranks(world, owner); });
     const std::vector<bench::Side> sides = rate.sides();
     if (comm.rank() != 0) return processes.follow(sides);
-    measure_rate(given, rate, processes.lead(sides), flags);
+    measure_rate(spec, rate, processes.lead(sides), flags);
     processes.dismiss();
   });
 }
@@ -263,7 +278,7 @@ void require_one_process(const std::string& bench) {
   if (!place || place->world == 1) return;
   fail<InvalidArgument>(
       "bench {}: this is rank {} of {} that {} started, and this bench runs no ranks; one process "
-      "is required, or bench layer, overlap or live",
+      "is required, or bench layer, overlap, live or collectives",
       bench, place->rank, place->world, place->launcher);
 }
 
@@ -386,11 +401,11 @@ void add_layer(CLI::App& verb, int& exit_code) {
       "  armillary bench layer --tokens 16 --flight run && armillary explain run\n");
   add_engine_flags(*bench.app, bench.flags->engine);
   bench.app->callback([flags = bench.flags, &exit_code] {
-    bench::LayerCase given = layer_case(*flags);
+    bench::LayerCase spec = layer_case(*flags);
     // `launch` tells the cause of a failure from what flight recorders have kept.
-    if (given.run_folder.empty()) given.run_folder = launch::own_flight_folder();
-    if (!given.run_folder.empty()) launch::tell_run_folder(given.run_folder);
-    measure_on_ranks<bench::LayerRate>(given, *flags);
+    if (spec.run_folder.empty()) spec.run_folder = launch::own_flight_folder();
+    if (!spec.run_folder.empty()) launch::tell_run_folder(spec.run_folder);
+    measure_on_ranks<bench::LayerRate>(spec, *flags);
     exit_code = kDone;
   });
 }
@@ -434,6 +449,35 @@ void add_live(CLI::App& verb, int& exit_code) {
   add_engine_flags(*bench.app, bench.flags->engine);
   bench.app->callback([flags = bench.flags, &exit_code] {
     measure_on_ranks<calibrate::LiveRate>(live_case(*flags), *flags);
+    exit_code = kDone;
+  });
+}
+
+void add_collectives(CLI::App& verb, int& exit_code) {
+  const Bench bench{
+      verb.add_subcommand("collectives", "Started collectives alone and beside compute")};
+  bench.flags->world = "2";
+  bench.add("--world", bench.flags->world, "Ranks: threads, or processes as --engine says [2]");
+  bench.app
+      ->add_option("--bytes", bench.flags->bytes,
+                   "Of one rank's part, in fp32; several times too [1024, 65536, 4194304]")
+      ->option_text(" ")
+      ->expected(1)
+      ->take_all();
+  bench.add("--least", bench.flags->least, "Turns at least, however long they take [3]");
+  bench.add("--deadline", bench.flags->deadline, "Seconds of each wait for another rank [600]");
+  bench.add_turns();
+  bench.add_on_request();
+  bench.app->footer(
+      "Hidden: time of the collective and of compute that takes as long, less that of both at "
+      "once,\nover that of the collective. Bare: the same messages, and the sum, without a "
+      "collective.\nMessages and bytes are those that a rank sends in a call.\n"
+      "\nExamples:\n"
+      "  armillary bench collectives --bytes 1048576\n"
+      "  armillary launch --engine mpi -n 2 -- bench collectives\n");
+  add_engine_flags(*bench.app, bench.flags->engine);
+  bench.app->callback([flags = bench.flags, &exit_code] {
+    measure_on_ranks<bench::CollectivesRate>(collectives_case(*flags), *flags);
     exit_code = kDone;
   });
 }
@@ -498,6 +542,7 @@ void add_bench(CLI::App& app, int& exit_code) {
   add_layer(*verb, exit_code);
   add_overlap(*verb, exit_code);
   add_live(*verb, exit_code);
+  add_collectives(*verb, exit_code);
   add_merge(*verb, exit_code);
   add_cores(*verb, exit_code);
   add_turns(*verb, exit_code);

@@ -1,6 +1,6 @@
 // The verb `calibrate`: measures the machine it runs on and writes a cluster file for `simulate`.
 // Ranks are threads, or processes of which this is one; rank 0 writes and prints.
-#include "armillary/calibrate/calibrate.h"
+#include "armillary/lab/calibrate/calibrate.h"
 
 #include <fmt/format.h>
 
@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "armillary/bench/process_ranks.h"
-#include "armillary/bench/thread_ranks.h"
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/lab/bench/process_ranks.h"
+#include "armillary/lab/bench/thread_ranks.h"
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/torch/engine.h"
@@ -47,21 +47,21 @@ struct CalibrateFlags {
 
 /// The case of the flags, but for the engine.
 calibrate::CalibrateCase case_of(const CalibrateFlags& flags, int local_world) {
-  calibrate::CalibrateCase given{.name = flags.name,
-                                 .world = parse_count("--world", flags.world),
-                                 .heads = parse_count("--heads", flags.heads),
-                                 .most_tokens = parse_count("--tokens", flags.tokens)};
-  given.ranks_per_node = flags.ranks_per_node.empty()
-                             ? local_world
-                             : parse_count("--ranks-per-node", flags.ranks_per_node);
-  if (!flags.cores.empty()) given.cores = parse_count("--cores", flags.cores);
-  if (!flags.dtypes.empty()) given.dtypes.clear();
-  for (const std::string& dtype : flags.dtypes) given.dtypes.push_back(plan::parse_dtype(dtype));
-  if (!flags.head_dims.empty()) given.head_dims.clear();
+  calibrate::CalibrateCase spec{.name = flags.name,
+                                .world = parse_count("--world", flags.world),
+                                .heads = parse_count("--heads", flags.heads),
+                                .most_tokens = parse_count("--tokens", flags.tokens)};
+  spec.ranks_per_node = flags.ranks_per_node.empty()
+                            ? local_world
+                            : parse_count("--ranks-per-node", flags.ranks_per_node);
+  if (!flags.cores.empty()) spec.cores = parse_count("--cores", flags.cores);
+  if (!flags.dtypes.empty()) spec.dtypes.clear();
+  for (const std::string& dtype : flags.dtypes) spec.dtypes.push_back(plan::parse_dtype(dtype));
+  if (!flags.head_dims.empty()) spec.head_dims.clear();
   for (const std::string& dim : flags.head_dims) {
-    given.head_dims.push_back(parse_count("--head-dim", dim));
+    spec.head_dims.push_back(parse_count("--head-dim", dim));
   }
-  return given;
+  return spec;
 }
 
 std::string file_of(const sim::Cluster& cluster) {
@@ -70,19 +70,18 @@ std::string file_of(const sim::Cluster& cluster) {
 }
 
 /// Measures on the ranks that there are; the first of them writes.
-void measure(const calibrate::CalibrateCase& given, const bench::MakeRanks& make_ranks,
+void measure(const calibrate::CalibrateCase& spec, const bench::MakeRanks& make_ranks,
              const std::string& path, bool writes) {
   if (writes && !path.empty()) check_writable("calibrate", path);
-  const sim::Cluster cluster =
-      calibrate::calibrate(given, make_ranks, [&](const std::string& part) {
-        if (writes) fmt::print(stderr, "calibrate: {}\n", part);
-      });
+  const sim::Cluster cluster = calibrate::calibrate(spec, make_ranks, [&](const std::string& part) {
+    if (writes) fmt::print(stderr, "calibrate: {}\n", part);
+  });
   if (!writes) return;
   if (path.empty()) {
     fmt::print("{}", sim::to_toml(cluster));
   } else {
     write_file("calibrate", path, file_of(cluster));
-    fmt::print("calibrate: {}: {} of {}\n", path, count_of(given.world, "rank"), given.engine);
+    fmt::print("calibrate: {}: {} of {}\n", path, count_of(spec.world, "rank"), spec.engine);
   }
 }
 
@@ -90,16 +89,16 @@ void run_calibrate(const CalibrateFlags& flags) {
   const int world = parse_count("--world", flags.world);
   const launch::EngineChoice choice =
       choose_engine(flags.engine, {world, fmt::format("--world {}", world)});
-  calibrate::CalibrateCase given = case_of(flags, choice.local_world(world));
-  given.engine = launch::name_of(choice.engine);
+  calibrate::CalibrateCase spec = case_of(flags, choice.local_world(world));
+  spec.engine = launch::name_of(choice.engine);
   if (choice.engine == launch::Engine::Threads) {
-    return measure(given, bench::make_thread_ranks, flags.out, true);
+    return measure(spec, bench::make_thread_ranks, flags.out, true);
   }
   constexpr double kTimeoutSeconds = 600;
   run_ranks_on(choice, world, kTimeoutSeconds, [&](comm::Communicator& comm) {
     bench::Processes processes(comm);
     const auto make_ranks = [&](int of, int owner) { return processes.make_ranks(of, owner); };
-    measure(given, make_ranks, flags.out, comm.rank() == 0);
+    measure(spec, make_ranks, flags.out, comm.rank() == 0);
   });
 }
 

@@ -10,15 +10,15 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/bench/process_ranks.h"
-#include "armillary/bench/thread_ranks.h"
-#include "armillary/calibrate/measured_tune.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
-#include "armillary/tune/cache.h"
-#include "armillary/tune/evaluator.h"
-#include "armillary/tune/search.h"
+#include "armillary/lab/bench/process_ranks.h"
+#include "armillary/lab/bench/thread_ranks.h"
+#include "armillary/lab/calibrate/measured_tune.h"
+#include "armillary/predict/tune/cache.h"
+#include "armillary/predict/tune/evaluator.h"
+#include "armillary/predict/tune/search.h"
 #include "cli/problem_flags.h"
 #include "cli/torch/engine.h"
 #include "cli/tune.h"
@@ -59,11 +59,11 @@ struct Wanted {
 };
 
 Wanted wanted(const tune::Question& question, const MeasureFlags& flags) {
-  Wanted found{.answer = tune::search(question), .indices = {}};
-  found.indices =
-      calibrate::worth_measuring(found.answer, parse_count("--candidates", flags.count));
-  tune::simulate_all(question, found.answer, found.indices);
-  return found;
+  Wanted wanted{.answer = tune::search(question), .indices = {}};
+  wanted.indices =
+      calibrate::worth_measuring(wanted.answer, parse_count("--candidates", flags.count));
+  tune::simulate_all(question, wanted.answer, wanted.indices);
+  return wanted;
 }
 
 std::optional<tune::Answer> measure(const tune::Question& question, const MeasureFlags& flags,
@@ -87,9 +87,10 @@ std::optional<tune::Answer> measure(const tune::Question& question, const Measur
   if (choice.engine == launch::Engine::Threads) {
     result = known_answer(question, caches);
     if (result) return result;
-    const Wanted found = wanted(question, flags);
-    calibrate::MeasuredTune layers(question, found.answer, found.indices, bench::make_thread_ranks);
-    keep(measured(found.answer, found.indices, layers.sides(), seconds));
+    const Wanted request = wanted(question, flags);
+    calibrate::MeasuredTune layers(question, request.answer, request.indices,
+                                   bench::make_thread_ranks);
+    keep(measured(request.answer, request.indices, layers.sides(), seconds));
     return result;
   }
   run_ranks_on(choice, problem.world, kTimeoutSeconds, [&](comm::Communicator& comm) {
@@ -97,14 +98,14 @@ std::optional<tune::Answer> measure(const tune::Question& question, const Measur
     std::byte is_known{static_cast<unsigned char>(result ? 1 : 0)};
     comm::broadcast(comm, std::span<std::byte>(&is_known, 1), 0);
     if (is_known != std::byte{0}) return;
-    const Wanted found = wanted(question, flags);
+    const Wanted request = wanted(question, flags);
     bench::Processes processes(comm);
     calibrate::MeasuredTune layers(
-        question, found.answer, found.indices,
+        question, request.answer, request.indices,
         [&](int world, int owner) { return processes.make_ranks(world, owner); });
     const std::vector<bench::Side> sides = layers.sides();
     if (comm.rank() != 0) return processes.follow(sides);
-    keep(measured(found.answer, found.indices, processes.lead(sides), seconds));
+    keep(measured(request.answer, request.indices, processes.lead(sides), seconds));
     processes.dismiss();
   });
   return result;

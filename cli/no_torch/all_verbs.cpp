@@ -1,3 +1,4 @@
+// all_verbs.cpp: the verbs of all programs in a build without libtorch, which has one program.
 #include "cli/program.h"
 
 namespace armillary::cli {

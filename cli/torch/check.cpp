@@ -11,10 +11,9 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/io/run_files.h"
 #include "armillary/train/check_model.h"
 #include "armillary/train/load_text.h"
-#include "armillary/train/recipe.h"
+#include "cli/output_file.h"
 #include "cli/torch/engine.h"
 #include "cli/verbs.h"
 
@@ -62,13 +61,12 @@ train::CheckReport check(const CheckArguments& arguments, const train::Recipe& r
       recipe.training.dataset_path.empty()
           ? train::random_text(recipe.training.seq_len, recipe.training.seed)
           : train::load_text(recipe.training);
-  const train::MakeModel make_model = [&](const train::Recipe& of) {
-    return train::make_model_from(arguments.init_from, of);
-  };
   train::CheckReport report;
   const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
   run_ranks_on(choice, world, recipe.comm.train_timeout_seconds, [&](comm::Communicator& comm) {
-    const train::CheckReport of_rank = train::check_model(comm, make_model, text, recipe);
+    const train::CheckReport of_rank = train::check_model(
+        comm, [](const train::Recipe& of) { return train::make_model(of); }, text, recipe,
+        arguments.init_from);
     if (choice.place || comm.rank() == 0) report = of_rank;
   });
   return report;
@@ -79,12 +77,13 @@ int run_check(const CheckArguments& arguments) {
   const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
   const launch::EngineChoice choice = choose_engine(
       arguments.engine, {world, fmt::format("parallelism.context_parallel_degree = {}", world)});
+  if (choice.is_first() && !arguments.report.empty()) check_writable("check", arguments.report);
   const train::CheckReport report = check(arguments, recipe, choice);
   const std::string text = train::describe(report);
   const std::string json = train::to_json(report).dump(2) + '\n';
   if (choice.is_first()) {
     if (!arguments.report.empty()) {
-      io::write_file(arguments.report, arguments.report.ends_with(".json") ? json : text);
+      write_file("check", arguments.report, arguments.report.ends_with(".json") ? json : text);
     }
     std::fputs((arguments.json ? json : text).c_str(), stdout);
   }

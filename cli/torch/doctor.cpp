@@ -17,9 +17,9 @@
 
 #include "armillary/comm/mpi.h"
 #include "armillary/comm/nccl.h"
-#include "armillary/doctor/host_facts.h"
-#include "armillary/doctor/networks.h"
-#include "armillary/doctor/trial.h"
+#include "armillary/host/doctor/host_facts.h"
+#include "armillary/host/doctor/networks.h"
+#include "armillary/host/doctor/trial.h"
 #include "armillary/proof/digest.h"
 #include "cli/torch/cpu_sets.h"
 #include "cli/verbs.h"

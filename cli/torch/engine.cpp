@@ -1,3 +1,5 @@
+// engine.cpp: flags, the launcher's environment and this build decide on the engine; a body then
+// runs the same on each.
 #include "cli/torch/engine.h"
 
 #include <cstdlib>

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "armillary/comm/communicator.h"
-#include "armillary/launch/engine.h"
+#include "armillary/host/launch/engine.h"
 
 namespace armillary::cli {
 

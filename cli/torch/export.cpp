@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "armillary/train/checkpoint/model_folder.h"
+#include "armillary/train/export_model.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {

@@ -4,31 +4,34 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/train/models/decoder_cost.h"
-#include "armillary/train/models/registry.h"
-#include "armillary/train/recipe.h"
+#include "armillary/core/user_text.h"
+#include "armillary/model/decoder_cost.h"
+#include "armillary/model/registry.h"
+#include "armillary/train/packed_text.h"
+#include "armillary/train/recipe_parts.h"
 #include "cli/advise.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
 namespace {
 
-tune::NamedModel model_of(const std::string& path, const std::vector<std::string>& settings) {
+cost::ModelCost model_of(const std::string& path, const std::vector<std::string>& settings) {
   train::Recipe recipe = train::load_recipe(path);
   for (const std::string& setting : settings) train::apply_setting(recipe, setting);
-  train::check_model(recipe.model);
+  model::check_model(recipe.model);
   if (recipe.training.mixed_precision_param != "bfloat16") {
     fail<InvalidArgument>(
         "advise: {}: training.mixed_precision_param {} given; bfloat16 is required, in "
         "which steps are costed: --set training.mixed_precision_param=bfloat16",
-        path, recipe.training.mixed_precision_param);
+        excerpt(path), recipe.training.mixed_precision_param);
   }
   // The devices of the cluster multiply bf16, whatever this machine does.
-  train::DecoderOptions decoder = train::decoder_options(recipe.model);
-  decoder.dtype(at::kBFloat16)
+  model::DecoderOptions decoder = model::decoder_options(recipe.model);
+  decoder.vocab_size(train::kVocabSize)
+      .dtype(at::kBFloat16)
       .native_bf16(true)
       .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
-  return {train::decoder_cost(decoder), path};
+  return model::decoder_cost(decoder);
 }
 
 }  // namespace

@@ -15,12 +15,10 @@
 #include "armillary/comm/communicator.h"
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
-#include "armillary/launch/launch_folder.h"
+#include "armillary/host/launch/launch_folder.h"
 #include "armillary/train/estimate.h"
-#include "armillary/train/host_info.h"
 #include "armillary/train/load_text.h"
 #include "armillary/train/metrics_writer.h"
-#include "armillary/train/recipe.h"
 #include "armillary/train/trainer.h"
 #include "cli/stop_signals.h"
 #include "cli/torch/engine.h"
@@ -63,9 +61,8 @@ void print(const std::string& text) {
 /// Refuses a recipe whose ranks on this machine need more memory than it has.
 void require_memory(const train::Estimate& estimate, int local_ranks) {
   constexpr double kGib = 1 << 30;
-  const double needed =
-      static_cast<double>(estimate.memory.total()) / kGib * static_cast<double>(local_ranks);
-  const double there = static_cast<double>(train::physical_memory_bytes()) / kGib;
+  const double needed = estimate.memory.total() / kGib * static_cast<double>(local_ranks);
+  const double there = static_cast<double>(physical_memory_bytes()) / kGib;
   if (needed > there) {
     fail<InvalidArgument>(
         "train: {:.1f} GiB are needed for {}, the machine has {:.1f}; lower model.dim, "
@@ -97,7 +94,12 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
   std::optional<train::MetricsWriter> metrics_writer;
   const auto on_start = [&](std::int64_t steps) {
     launch::tell_run_folder(recipe.job.dump_folder);  // First: opening files may fail.
-    metrics_writer.emplace(recipe, arguments.json, steps);
+    metrics_writer.emplace(train::MetricsOutput{.folder = recipe.job.dump_folder,
+                                                .recipe = train::print_recipe(recipe),
+                                                .steps = recipe.training.steps,
+                                                .log_freq = recipe.metrics.log_freq,
+                                                .json = arguments.json,
+                                                .steps_before = steps});
     if (!arguments.json) print(summary);
   };
   const train::TrainResult result = train::train(

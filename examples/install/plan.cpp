@@ -1,10 +1,10 @@
 // A plan made, proved and simulated by the installed library, without libtorch.
-#include <armillary/plan/strategy.h>
+#include <armillary/plan/strategies/strategy.h>
 #include <armillary/plan/text.h>
-#include <armillary/plan/verify.h>
+#include <armillary/plan/verify/verify.h>
+#include <armillary/predict/sim/cluster.h>
+#include <armillary/predict/sim/engine.h>
 #include <armillary/proof/digest.h>
-#include <armillary/sim/cluster.h>
-#include <armillary/sim/engine.h>
 #include <armillary/version.h>
 
 #include <iostream>
@@ -24,10 +24,10 @@ int main() {
                               .layout = plan::parse_layout("zigzag")};
   const plan::Plan ring =
       plan::make_plan(problem, plan::parse_strategy("ring"), plan::Pass::Forward);
-  const std::vector<plan::Diagnostic> found = plan::verify(ring);
+  const std::vector<plan::Diagnostic> diagnostics = plan::verify(ring);
   const sim::Timeline timeline = sim::simulate(ring, sim::load_cluster("h200"));
   std::cout << "armillary " ARMILLARY_VERSION "\n"
-            << plan::to_string(ring) << found.size() << " faults; " << timeline.end_s * 1e6
+            << plan::to_string(ring) << diagnostics.size() << " faults; " << timeline.end_s * 1e6
             << " us on a node of H200\n";
-  return found.empty() ? 0 : 1;
+  return diagnostics.empty() ? 0 : 1;
 }

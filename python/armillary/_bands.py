@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from armillary._texts import count_of
 from armillary.errors import InvalidArgument
 
 Strip = tuple[int, Tensor]  # the first query, and [rows, S] bool: the keys that these queries see
@@ -116,7 +117,8 @@ def block_strips(mask: BlockMask, name: str) -> Iterator[Strip]:
     q_len, kv_len = mask.seq_lengths
     if q_len != kv_len or q_len == 0:
         raise InvalidArgument(
-            f"{name}: {q_len} queries and {kv_len} keys; a square mask is required, one sequence"
+            f"{name}: {count_of(q_len, 'query', 'queries')} and {count_of(kv_len, 'key')}; a "
+            "square mask is required, one sequence"
         )
     for batch in range(mask.shape[0]):
         for head in range(mask.shape[1]):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import random
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +18,8 @@ from torch import Tensor, nn
 from armillary import _native
 from armillary._groups import gather_over_ranks
 from armillary._one_device import Call, Logits, Observed, OneDevice, plain
-from armillary._report import Report, Row
+from armillary._report import Report, Row, refuse_pipe
+from armillary._texts import count_of
 from armillary.errors import InvalidArgument
 from armillary.loss import IGNORED
 from armillary.masks import parse
@@ -25,8 +28,9 @@ from armillary.sequence_parallel import SequenceParallel
 Batch = Mapping[str, Tensor | None]
 Run = Callable[[nn.Module, Batch, SequenceParallel], Tensor]
 
-_BOUND = 1e-5  # fp32 and fp64, over the largest value: the loss is computed in fp32
-_FACTOR = 2.5  # error of a narrow dtype, over that of one device
+# Rows and bounds are those of `armillary check`.
+_LOSS, _GRADIENTS, _LOGITS, _OUTPUTS, _LEAK, _DETERMINISM = _native.CHECK_ROWS
+_BOUND = _native.CHECK_BOUND
 _ZERO = 1e-6  # of the largest gradient: what is 0 but for rounding, such as that of a bias of keys
 _COLUMNS = ("attention_mask", "document_ids", "input_ids", "labels")
 _FIRST_ROWS, _FIRST_TOKENS = 2, 256  # of a batch that is compared before training
@@ -67,6 +71,9 @@ def check(
 
     Returns the report, the same on all ranks; its truth is whether all bounds hold. Raises `InvalidArgument`
     if parameters differ between ranks or the batch has no labels or other entries."""
+    if report is not None and sp.rank == 0:
+        with sp._refusals():
+            refuse_pipe(report)
     is_own = run is not None
     run = run or _run_of(model)
     _check_inputs(model, batch, sp, is_own)
@@ -81,10 +88,9 @@ def check(
         else:
             rows = _rows(sp, ours, one)
         rows += [_leak(model, batch, sp, run), _determinism(sp, ours, again)]
-    group = repr(sp).replace(
-        f"rank {sp.rank} of {sp.world}", "1 rank" if sp.world == 1 else f"{sp.world} ranks"
-    )
-    title = f"{type(model).__name__}, {_dtype(model)}, {ours.calls[0].seq_len} tokens: {group}"
+    group = repr(sp).replace(f"rank {sp.rank} of {sp.world}", count_of(sp.world, "rank"))
+    tokens = count_of(ours.calls[0].seq_len, "token")
+    title = f"{type(model).__name__}, {_dtype(model)}, {tokens}: {group}"
     answer = Report(title, tuple(rows), sp.world)
     if report is not None and sp.rank == 0:
         answer.save(report)
@@ -105,7 +111,7 @@ def check_first(model: nn.Module, batch: Batch, sp: SequenceParallel) -> Report:
     if not report:
         wrong = [f"{row.name} {row.value:.1e} (at most {row.bound:.1e})" for row in report.rows if not row.ok]
         raise InvalidArgument(
-            f"install: {type(model).__name__} over {sp.world} ranks differs from one device: "
+            f"install: {type(model).__name__} over {count_of(sp.world, 'rank')} differs from one device: "
             f"{', '.join(wrong)}; an equal one is required: armillary.check(model, batch, sp) has the report"
         )
     return report
@@ -169,17 +175,37 @@ def _check_inputs(model: nn.Module, batch: Batch, sp: SequenceParallel, is_own: 
 
 @contextmanager
 def _undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; gradients and mode are given back."""
-    was_training = {module: module.training for module in model.modules()}
+    """Evaluation mode. Gradients, buffers, numbers of modules (mode, lengths of caches) and random states are
+    given back."""
     gradients = {parameter: parameter.grad for parameter in model.parameters()}
+    numbers = {module: _numbers(module) for module in model.modules()}
+    buffers = {
+        module: {name: (one, one.clone()) for name, one in module._buffers.items() if one is not None}
+        for module in model.modules()
+    }
+    numpy: Any = sys.modules.get("numpy")  # one that nobody has imported draws no numbers
+    states = random.getstate(), numpy and numpy.random.get_state()
     model.eval()
     try:
-        yield
+        with torch.random.fork_rng(devices=[]):
+            yield
     finally:
-        for module, mode in was_training.items():
-            module.training = mode
+        random.setstate(states[0])
+        if numpy:
+            numpy.random.set_state(states[1])
         for parameter, gradient in gradients.items():
             parameter.grad = gradient
+        for module, before in numbers.items():
+            vars(module).update(before)
+        for module, kept in buffers.items():
+            for name, (buffer, copied) in kept.items():
+                module._buffers[name] = buffer
+                if not torch.equal(buffer, copied):
+                    buffer.detach().copy_(copied)
+
+
+def _numbers(module: nn.Module) -> dict[str, bool | int | float]:
+    return {name: one for name, one in vars(module).items() if isinstance(one, bool | int | float)}
 
 
 def _result(model: nn.Module, batch: Batch, sp: Observed, run: Run) -> _Result:
@@ -261,8 +287,8 @@ def _output_errors(sp: SequenceParallel, given: _Result, wanted: _Result) -> dic
     """Errors of attention outputs by call; those of `given` are of this rank's tokens in the layout of sp."""
     if len(given.calls) != len(wanted.calls):
         raise InvalidArgument(
-            f"check: {len(given.calls)} calls of attention over ranks, {len(wanted.calls)} on one device; as "
-            "many are required"
+            f"check: {count_of(len(given.calls), 'call')} of attention over ranks, {len(wanted.calls)} on "
+            "one device; as many are required"
         )
     errors = []
     for mine, whole in zip(given.calls, wanted.calls, strict=True):
@@ -286,37 +312,34 @@ def _rows(sp: SequenceParallel, ours: _Result, one: _Result) -> list[Row]:
     gradient, output = _worst(_gradient_errors(ours, one)), _worst(_output_errors(sp, ours, one))
     logits = _logit_error(sp, ours, one)
     return [
-        Row("loss", _error(ours.loss, one.loss), _BOUND, f"{float(ours.loss):.6f}"),
-        Row("gradients", gradient[0], _BOUND, gradient[1]),
-        *([] if logits is None else [Row("logits", logits, _BOUND, "of all tokens")]),
-        Row("attention outputs", output[0], _BOUND, output[1]),
+        Row(_LOSS, _error(ours.loss, one.loss), _BOUND, f"{float(ours.loss):.6f}"),
+        Row(_GRADIENTS, gradient[0], _BOUND, gradient[1]),
+        *([] if logits is None else [Row(_LOGITS, logits, _BOUND, "of all tokens")]),
+        Row(_OUTPUTS, output[0], _BOUND, output[1]),
     ]
 
 
 def _rows_of_narrow(sp: SequenceParallel, ours: _Result, one: _Result, exact: _Result) -> list[Row]:
     """Errors against fp32, bounded by those of one device in the narrow dtype."""
-    # One device may round a single number to nearly the exact one by chance.
-    least = torch.finfo(ours.calls[0].out.dtype).eps / 2
-    rows = [
-        Row(
-            "loss",
-            _error(ours.loss, exact.loss),
-            _FACTOR * max(_error(one.loss, exact.loss), least),
-            f"{float(ours.loss):.6f}",
-        )
-    ]
+    eps = torch.finfo(ours.calls[0].out.dtype).eps
+
+    def bound(of_one_device: float) -> float:
+        return _native.narrow_bound(of_one_device, eps)
+
+    of_one = _error(one.loss, exact.loss)
+    rows = [Row(_LOSS, _error(ours.loss, exact.loss), bound(of_one), f"{float(ours.loss):.6f}")]
     local = OneDevice(sp)
     for name, mine, theirs in (
-        ("gradients", _gradient_errors(ours, exact), _gradient_errors(one, exact)),
-        ("attention outputs", _output_errors(sp, ours, exact), _output_errors(local, one, exact)),
+        (_GRADIENTS, _gradient_errors(ours, exact), _gradient_errors(one, exact)),
+        (_OUTPUTS, _output_errors(sp, ours, exact), _output_errors(local, one, exact)),
     ):
         # The worst ratio decides; its two errors are shown.
-        ratios = {key: error / max(theirs[key], least) for key, error in mine.items()}
+        ratios = {key: error / bound(theirs[key]) for key, error in mine.items()}
         worst = max(ratios, key=lambda one: ratios[one])
-        rows.append(Row(name, mine[worst], _FACTOR * max(theirs[worst], least), f"worst ratio: {worst}"))
+        rows.append(Row(name, mine[worst], bound(theirs[worst]), f"worst ratio: {worst}"))
     errors = _logit_error(sp, ours, exact), _logit_error(sp, one, exact)
     if errors[0] is not None and errors[1] is not None:
-        rows.insert(2, Row("logits", errors[0], _FACTOR * max(errors[1], least), "of all tokens"))
+        rows.insert(2, Row(_LOGITS, errors[0], bound(errors[1]), "of all tokens"))
     return rows
 
 
@@ -326,7 +349,7 @@ def _determinism(sp: SequenceParallel, first: _Result, second: _Result) -> Row:
     pairs += [(a.out, b.out) for a, b in zip(first.calls, second.calls, strict=True)]
     changed = sum(int((a != b).sum()) for a, b in pairs)
     total = _largest(sp, torch.tensor([float(changed)]))
-    return Row("determinism", float(total), 0.0, "values of a second run with other bits")
+    return Row(_DETERMINISM, float(total), 0.0, "values of a second run with other bits")
 
 
 def _leak(model: nn.Module, batch: Batch, sp: SequenceParallel, run: Run) -> Row:
@@ -349,9 +372,9 @@ def _leak(model: nn.Module, batch: Batch, sp: SequenceParallel, run: Run) -> Row
             f"check: changing tokens {tokens} changes no attention output at all; a model that reads its "
             "input_ids is required"
         )
-    bound = _BOUND if before[0].out.dtype.itemsize >= 4 else 4 * torch.finfo(before[0].out.dtype).eps
+    bound = _native.leak_bound(torch.finfo(before[0].out.dtype).eps)
     note = f"tokens {tokens}; where visible {visible:.1e}" if queries else "the mask hides nothing"
-    return Row("leak", hidden, bound, note)
+    return Row(_LEAK, hidden, bound, note)
 
 
 def _calls(model: nn.Module, batch: Batch, sp: SequenceParallel, run: Run) -> list[Call]:

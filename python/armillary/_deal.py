@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,6 +69,7 @@ def mark(shard: Tensor, deal: Deal) -> None:
     """Remembers the deal of a shard, for as long as its memory lives."""
     if torch.compiler.is_compiling():
         return
+    lengths_dealt(deal.layout, deal.world).add(deal.seq_len)
     for key, (storage, _) in list(_marks.items()):
         if storage.expired():  # type: ignore[no-untyped-call]
             _marks.pop(key, None)
@@ -85,6 +88,42 @@ def deal_of(tensor: Tensor) -> Deal | None:
     if known is None or known[0].expired():  # type: ignore[no-untyped-call]
         return None
     return known[1]
+
+
+_lengths: dict[tuple[str, int], set[int]] = {}
+
+
+def lengths_dealt(layout: str, world: int) -> set[int]:
+    """Lengths of the sequences whose tokens this process was dealt, also by hand or by a worker."""
+    return _lengths.setdefault((layout, world), set())
+
+
+def remember(known: dict[Any, Any], key: object, value: object, most: int) -> None:
+    """Makes a value the newest of its cache, which keeps the last few."""
+    known.pop(key, None)
+    known[key] = value
+    # Threads may do so at the same time: the list is a copy, and a key that is gone is no error.
+    for oldest in list(known)[:-most]:
+        known.pop(oldest, None)
+
+
+class Dealt(threading.local):
+    """Digests of the sequences that this thread sharded last, by group and length.
+
+    Calls of one thread have one order on all ranks; those of two threads have none."""
+
+    _MOST = 64
+
+    def __init__(self) -> None:
+        self._digests: dict[tuple[object, int], Tensor] = {}
+
+    def remember(self, group: object, seq_len: int, digest: Tensor) -> None:
+        """A digest of 0 forgets the one before: nobody knows what tokens taken by hand are."""
+        remember(self._digests, (group, seq_len), digest, self._MOST)
+
+    def digest(self, group: object, seq_len: int) -> Tensor | None:
+        """None if no sequence of this length was sharded."""
+        return self._digests.get((group, seq_len))
 
 
 # Odd factors that spread the bits of numbers and places.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,10 +12,8 @@ from torch._guards import detect_fake_mode
 
 from armillary import _native
 from armillary._options import NAMES, Options, check_call, check_options
+from armillary._spread import Spread
 from armillary.errors import Error, InvalidArgument
-
-if TYPE_CHECKING:
-    from armillary.sequence_parallel import SequenceParallel
 
 _ORDER = ("feed_k", "feed_v", "finish")
 
@@ -33,9 +31,7 @@ class AttentionInProgress:
 
     _call: _native.FedCall | None = None
 
-    def __init__(
-        self, sp: SequenceParallel, heads: int, value_dim: int | None, settings: Mapping[str, Any]
-    ) -> None:
+    def __init__(self, sp: Spread, heads: int, value_dim: int | None, settings: Mapping[str, Any]) -> None:
         others = sorted(set(settings) - (NAMES - {"kv_seq_len"}))
         if others:
             raise InvalidArgument(
@@ -64,7 +60,7 @@ class AttentionInProgress:
             self._mask = self._mask_of(k)
             text, length = self._mask
             settings = self._sp._call(given, text, (length, length), k.shape[-1])
-            sequence = None if given.deal is None else given.deal.digest
+            sequence = self._sp._digest(given.deal, k, length)
             self._call = _native.FedCall(settings, given.sinks, given.alibi_slopes, sequence)
             self._keep(k)
             value_dim = k.shape[-1] if self._value_dim is None else self._value_dim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 
 import torch
@@ -45,6 +46,16 @@ def leave_at_its_end(group: dist.ProcessGroup) -> None:
         return
     _watched.add(group)
     weakref.finalize(group, _native.leave_group, group.group_name, _native.id_of(group.group_name))
+
+
+def _inherit_groups() -> None:
+    """In a forked child: the groups of its parent are not its own."""
+    if dist.is_available():
+        groups = dist.distributed_c10d._world.pg_map
+        _native.inherit_groups([one.group_name for one in groups])
+
+
+os.register_at_fork(after_in_child=_inherit_groups)
 
 
 def _of_mesh(mesh: DeviceMesh) -> dist.ProcessGroup:

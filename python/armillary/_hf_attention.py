@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
 from armillary._hf_masks import DeclaredMask
+from armillary._texts import count_of
 from armillary.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from armillary.sequence_parallel import SequenceParallel
+from armillary.sequence_parallel import SequenceParallel
 
 # Arguments that layers hand on, and that eager attention ignores too.
 _WITHOUT_EFFECT = frozenset(
@@ -51,8 +50,8 @@ def _settings(module: nn.Module, tokens: tuple[int, int], given: dict[str, Any])
         declared.refuse("in another installation")
     if tokens[0] != tokens[1]:
         raise InvalidArgument(
-            f"armillary.hf: {_name(module)} attends from {tokens[0]} tokens to {tokens[1]}; as many keys as "
-            "queries are required: neither cross-attention nor a cache"
+            f"armillary.hf: {_name(module)} attends from {count_of(tokens[0], 'token')} to {tokens[1]}; as "
+            "many keys as queries are required: neither cross-attention nor a cache"
         )
     dropout_seed = given.pop("dropout_seed") * _SEED_STRIDE + int(getattr(module, "layer_idx", 0) or 0)
     settings = {

@@ -30,6 +30,10 @@ _TESTED = """
 """
 #: `config.model_type` of the models whose loss and gradients the tests compare with those of one device.
 FAMILIES = frozenset(_TESTED.split())
+#: Those in which position_ids that begin again do not keep packed documents apart, on one device.
+POSITIONS_UNREAD = frozenset(
+    {"afmoe", "bert", "bert-generation", "electra", "ernie", "gpt_oss", "opt", "roc_bert"}
+)
 _STATE = "layers that carry a state from token to token, such as recurrent ones and convolutions"
 _CHOSEN = "layers that choose or compress keys by what the tokens are"
 _CHUNKS = "attention in chunks"

@@ -24,8 +24,9 @@ _GENERATE = "generate(), and whatever keeps a cache, after uninstall() on one de
 
 def refuse_unsharded(model: str) -> None:
     raise InvalidArgument(
-        f"armillary.hf: {model} is called without `sharded`, so its tokens may be a whole sequence; "
-        f"model(**armillary.hf.shard(sp, input_ids=..)) is required, and {_GENERATE}"
+        f"armillary.hf: {model} is called without `sharded`, so its tokens may be a whole sequence; on all "
+        "ranks inputs = armillary.hf.shard(sp, input_ids=.., labels=..) and model(**inputs) is required, or "
+        f"armillary.hf_trainer.Trainer in the place of that of transformers; {_GENERATE}"
     )
 
 

@@ -6,12 +6,14 @@ import functools
 import inspect
 import itertools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from armillary._deal import Deal, check_deal
@@ -22,6 +24,7 @@ from armillary._hf_inputs import refuse_inputs, refuse_unsharded
 from armillary._hf_masks import DeclaredMask, declared_mask, model_mask_of
 from armillary._hf_modules import check_additions, check_attention
 from armillary._hf_rope import give_longest
+from armillary._texts import count_of
 from armillary.errors import InvalidArgument
 from armillary.loss import IGNORED
 from armillary.masks import packed_lengths
@@ -60,13 +63,10 @@ class Installation:
         self._pass = _Pass()
         self._steps = itertools.count()
         self._positions: tuple[Deal | None, list[Tensor], list[int]] = (None, [], [])
-        AttentionInterface.register(self.name, _outside(self._attention))
-        AttentionMaskInterface.register(self.name, _outside(self._mask))
-        model.set_attn_implementation(self.name)
         self._calls = Calls(model)
-        self._hooks = give_longest(model, lambda: self._pass.longest)
+        self._hooks: list[RemovableHandle] = []
         self._own = {name: model.__dict__.get(name) for name in ("_loss_function", "forward")}
-        model.loss_function = self._loss_outside
+        self._put_in()
         model.forward = self._around(model.forward)
 
     @property
@@ -74,22 +74,45 @@ class Installation:
         """The class of the model, for texts."""
         return type(self.model).__name__
 
-    def uninstall(self) -> None:
-        """Restores the attention, the masks and the loss that the model had."""
+    def _put_in(self) -> None:
+        self.is_installed = True
+        AttentionInterface.register(self.name, _outside(self._attention))
+        AttentionMaskInterface.register(self.name, _outside(self._mask))
+        self.model.set_attn_implementation(self.name)
+        self._hooks = give_longest(self.model, lambda: self._pass.longest)
+        self.model.loss_function = self._loss_outside
+
+    def _take_out(self) -> None:
         self.is_installed = False
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
         for config, implementation in self._before.values():
             config._attn_implementation_internal = implementation
-        for name, before in self._own.items():
-            given = self.model.__dict__.get(name)
-            if given is not None and self._is_own(given):
-                self.model.__dict__.pop(name)
-                if before is not None:
-                    self.model.__dict__[name] = before
+        self._restore("_loss_function")
         for registry in (AttentionInterface, AttentionMaskInterface):
             registry._global_mapping.pop(self.name, None)
+
+    def uninstall(self) -> None:
+        """Restores the attention, the masks and the loss that the model had."""
+        self._take_out()
+        self._restore("forward")
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Within it the model computes as it did before, also where others have wrapped its forward."""
+        self._take_out()
+        try:
+            yield
+        finally:
+            self._put_in()
+
+    def _restore(self, name: str) -> None:
+        given, before = self.model.__dict__.get(name), self._own[name]
+        if given is not None and self._is_own(given):
+            self.model.__dict__.pop(name)
+            if before is not None:
+                self.model.__dict__[name] = before
 
     def _is_own(self, given: Any) -> bool:
         # Functions that others wrapped around it since stay, and pass calls on.
@@ -179,9 +202,9 @@ class Installation:
         _, allowed, longest = self._positions
         if len(allowed[0]) != tokens.shape[1]:
             raise InvalidArgument(
-                f"armillary.hf: {tokens.shape[1]} tokens on rank {self.sp.rank}; layout {self.sp.layout} "
-                f"gives it {len(allowed[0])} of {sharded.seq_len}: the batch that armillary.hf.shard returns "
-                "is required"
+                f"armillary.hf: {count_of(tokens.shape[1], 'token')} on rank {self.sp.rank}; layout "
+                f"{self.sp.layout} gives it {len(allowed[0])} of {sharded.seq_len}: the batch that "
+                "armillary.hf.shard returns is required"
             )
         if given is None:
             given = allowed[0].to(tokens.device).expand(tokens.shape[0], -1)
@@ -219,8 +242,9 @@ class Installation:
         offsets = (given.get("q_offset", 0), given.get("kv_offset", 0))
         if q_length != kv_length or any(offset is not None and offset != 0 for offset in offsets):
             raise InvalidArgument(
-                f"armillary.hf: a mask of {q_length} queries over {kv_length} keys at offsets {offsets}; as "
-                "many keys as queries are required: neither cross-attention nor a cache"
+                f"armillary.hf: a mask of {count_of(q_length, 'query', 'queries')} over "
+                f"{count_of(kv_length, 'key')} at offsets {offsets}; as many keys as queries are "
+                "required: neither cross-attention nor a cache"
             )
         if given.get("attention_mask") is not None:
             raise InvalidArgument(

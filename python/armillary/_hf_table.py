@@ -250,20 +250,17 @@ def check_overrides(kind: type, base: type) -> None:
 
 
 def as_text() -> str:
-    """The table, as docs/trainer.md has it."""
-    lines = ["| argument of `TrainingArguments` | |", "|---|---|"]
-    for what, names in HONOURED_ARGUMENTS.items():
-        lines.append(f"| {_quoted(names.split())} | honoured: {what} |")
-    taken = ", ".join(f"`{key}`" for key in sorted(ACCELERATOR_KEYS))
-    lines.append(f"| `accelerator_config` | honoured: {taken}; not `dispatch_batches=True` |")
+    """The table of docs/trainer.md: what is refused. All else that transformers has is honoured."""
+    lines = ["| argument of `TrainingArguments` | refused, but |", "|---|---|"]
+    alike: dict[tuple[str, str], list[str]] = {}
     for name, refused in sorted(REFUSED_ARGUMENTS.items()):
-        lines.append(f"| `{name}` | refused, but {_choice(refused.taken)}: {refused.reason} |")
-    lines += ["", "| argument of `Trainer` | |", "|---|---|"]
-    lines += [f"| {_quoted(HONOURED_INIT.split())} | honoured |"]
-    lines += ["", "| method that a subclass overrides | |", "|---|---|"]
-    lines.append(f"| {_quoted(HONOURED_METHODS.split())} | honoured |")
+        alike.setdefault((_choice(refused.taken), refused.reason), []).append(name)
+    for (choice, reason), same in alike.items():
+        lines.append(f"| {_quoted(same)} | {choice}: {reason} |")
+    lines += ["", "| method that a subclass overrides | refused, with its private parts |", "|---|---|"]
     for reason, names in REFUSED_METHODS.items():
-        lines.append(f"| {_quoted(names.split())} | refused: {reason} |")
+        public = [name for name in names.split() if not name.startswith("_")]
+        lines.append(f"| {_quoted(public)} | {reason} |")
     return "\n".join(lines) + "\n"
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from armillary._deal import Deal
 from armillary._groups import gather_over_ranks
+from armillary._hf_families import POSITIONS_UNREAD
 from armillary.errors import InvalidArgument
 from armillary.hf import shard
 from armillary.sequence_parallel import SequenceParallel
@@ -95,10 +96,11 @@ class SpreadModel:
     compute alike from the outputs. Logits are gathered if `gathers`, and are otherwise those of the shard.
     Logits at padding are NaN."""
 
-    def __init__(self, model: nn.Module, sp: SequenceParallel, *, gathers: bool) -> None:
+    def __init__(self, model: nn.Module, sp: SequenceParallel, *, gathers: bool, family: str) -> None:
         self.model = model
         self._sp = sp
         self._gathers = gathers
+        self._family = family
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.model, name)
@@ -112,7 +114,7 @@ class SpreadModel:
                     "Trainer: the model is called with inputs without names; model(input_ids=.., ..) is "
                     "required"
                 )
-            whole = whole_columns(inputs)
+            whole = whole_columns(inputs, self._family)
             others = {name: value for name, value in inputs.items() if name not in _READ}
             _check_others(others)
         given = shard(self._sp, ragged="uneven", **whole)
@@ -155,33 +157,61 @@ def _sum_of_ranks(sp: SequenceParallel, share: Tensor) -> Tensor:
     return total
 
 
-def whole_columns(inputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The columns of a whole batch that `hf.shard` takes.
+def whole_columns(inputs: Mapping[str, Any], family: str) -> dict[str, Tensor]:
+    """The columns of a whole batch that `hf.shard` takes; documents of position_ids become document_ids.
 
-    Raises `InvalidArgument` for positions of no documents."""
+    Raises `InvalidArgument` for positions that do not count in documents, and for documents that one process
+    would not keep apart in a model of this family."""
     tokens = inputs.get("input_ids")
     if not isinstance(tokens, Tensor) or tokens.dim() != 2:
         raise InvalidArgument("Trainer: a batch without input_ids [B, S]; whole sequences are required")
     whole = {name: inputs[name] for name in _COLUMNS if inputs.get(name) is not None}
     positions = inputs.get("position_ids")
-    if positions is None or "document_ids" in whole:
+    if positions is None:
         return whole
+    for name in ("position_ids", "document_ids"):
+        _check_shape(name, inputs.get(name), tokens)
     place = torch.arange(positions.shape[-1])
-    starts = torch.where(positions == 0, place, 0).cummax(-1).values
-    if not torch.equal(positions, place - starts):
+    starts = _starts(inputs["document_ids"]) if "document_ids" in whole else positions == 0
+    begins = torch.where(starts, place, 0).cummax(-1).values
+    if not torch.equal(positions.expand_as(begins), place - begins):
         raise InvalidArgument(
             "Trainer: position_ids of a batch do not count from 0 in each document; those, or none, are "
             "required"
         )
-    documents = (positions == 0).cumsum(-1) - 1
-    if bool((documents > 0).any()):
-        if "attention_mask" in whole:
-            raise InvalidArgument(
-                "Trainer: position_ids of a batch begin again, and it has an attention_mask, with which "
-                "transformers lets documents attend to each other; none is required, or document_ids"
-            )
+    documents = starts.cumsum(-1) - 1
+    if "document_ids" not in whole and bool((documents > 0).any()):
+        _check_read(inputs, family)
         whole["document_ids"] = documents.expand(tokens.shape[0], -1)
     return whole
+
+
+def _check_shape(name: str, given: Any, tokens: Tensor) -> None:
+    """Raises `InvalidArgument` unless it is [S], [1, S] or [B, S] for tokens [B, S]."""
+    sizes = tuple(given.shape) if isinstance(given, Tensor) else None
+    batch, length = tokens.shape
+    if given is not None and sizes not in {(length,), (1, length), (batch, length)}:
+        shape = list(sizes) if sizes is not None else type(given).__name__
+        raise InvalidArgument(
+            f"Trainer: {name} {shape} of tokens {list(tokens.shape)}; one of each token is required"
+        )
+
+
+def _starts(documents: Tensor) -> Tensor:
+    """True where a document begins."""
+    return torch.diff(documents, dim=-1, prepend=documents[..., :1] - 1) != 0
+
+
+def _check_read(inputs: Mapping[str, Any], family: str) -> None:
+    """Raises `InvalidArgument` if one process would let documents attend to each other."""
+    why = "it has an attention_mask" if inputs.get("attention_mask") is not None else ""
+    if family in POSITIONS_UNREAD:
+        why = f"{family} does not read documents out of them"
+    if why:
+        raise InvalidArgument(
+            f"Trainer: position_ids of a batch begin again, and {why}, so one process lets documents attend "
+            "to each other; document_ids, such as those of armillary.hf.pack, are required"
+        )
 
 
 def _padding(whole: Mapping[str, Tensor]) -> Tensor | None:

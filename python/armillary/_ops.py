@@ -1,11 +1,10 @@
 """The ops as PyTorch sees them: fake kernels, and the end of the process.
 
 `torch.ops.armillary.attention_forward` and `attention_backward` are registered by the compiled module, with
-kernels, autograd and autocast. Their group is the name of a process group; everything else is a tensor or a
-plain value."""
+kernels, autograd and autocast. They take tensors, and a call as `Spread._call` describes it: a text with the
+name of the group, its strategy, mask and so on, and two numbers."""
 
 import atexit
-from typing import Any
 
 import torch
 
@@ -35,13 +34,8 @@ def _forward_fake(
     alibi_slopes: torch.Tensor | None,
     sequence: torch.Tensor | None,
     max_logits: bool,
-    group: str,
-    strategy: str,
-    layout: str,
-    mask: str,
-    q_len: int,
-    kv_len: int,
-    *rest: Any,
+    call: str,
+    *dropout: int,
 ) -> tuple[torch.Tensor, ...]:
     # The batch may be symbolic; tokens and heads belong to the plan.
     shape = {
@@ -53,7 +47,7 @@ def _forward_fake(
         "head_dim": int(q.shape[3]),
         "value_dim": int(v.shape[3]),
     }
-    saved = _native.saved_shapes(shape, group, strategy, layout, mask, (q_len, kv_len))
+    saved = _native.saved_shapes(shape, call)
     batch = q.shape[0]
     out = q.new_empty([batch, *q.shape[1:3], v.shape[3]])
     *own, lse = [[batch, *one[1:]] if one else [0] for one in saved]
@@ -76,7 +70,8 @@ def _backward_fake(
     alibi_slopes: torch.Tensor | None,
     kv_tokens: int,
     kv_heads: int,
-    *rest: Any,
+    call: str,
+    *dropout: int,
 ) -> tuple[torch.Tensor, ...]:
     batch, tokens, heads, value_dim = dout.shape
     head_dim = q.shape[3]

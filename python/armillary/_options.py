@@ -13,6 +13,7 @@ from torch.nn.attention.flex_attention import BlockMask
 
 from armillary._deal import Deal
 from armillary._tensors import check_strided
+from armillary._texts import count_of
 from armillary.errors import InvalidArgument
 from armillary.masks import Mask
 
@@ -28,8 +29,8 @@ def check_call(format: str, qkv: Mapping[str, Tensor], per_head: Mapping[str, Te
         _check_tensor(name, given, "a tensor")
         if given.dim() != 4:
             raise InvalidArgument(
-                f"attention: {name} has {given.dim()} dims; [batch, tokens, heads, dim] is required, or "
-                "[batch, heads, tokens, dim] with format='BHLD'"
+                f"attention: {name} has {count_of(given.dim(), 'dim')}; [batch, tokens, heads, dim] is "
+                "required, or [batch, heads, tokens, dim] with format='BHLD'"
             )
     for name, one in per_head.items():
         if one is not None:

@@ -15,7 +15,9 @@ import torch.distributed as dist
 
 from armillary._check import check
 from armillary._ops import leave_groups
+from armillary._recipe_keys import check_keys
 from armillary._report import Report
+from armillary._texts import excerpt
 from armillary.errors import Error, InvalidArgument
 from armillary.masks import as_mask, causal
 from armillary.sequence_parallel import SequenceParallel
@@ -24,13 +26,19 @@ _EPILOG = """examples:
   armillary check recipes/llama.toml
   torchrun --nproc-per-node 4 -m armillary check recipes/llama.toml --report check.txt
 
-The recipe is one of `armillary train`: [model], [training] and [parallelism] are read, with the defaults of
-`armillary train`. model.hf_folder names a folder of transformers in the place of model.name: with its weights
-if it has some. Exit code 0: equal to one device; 1: not; 2: refused, or one rank, where nothing is
-spread."""
+The recipe is one of `armillary train`: the shape of [model], training.seq_len and [parallelism] are read,
+with the defaults of `armillary train`. model.hf_folder names a folder of transformers in the place of
+model.name: with its weights if it has some. Exit code 0: equal to one device; 1: not; 2: refused, or one
+rank, where nothing is spread."""
 
 
 def _read(path: str) -> dict[str, Any]:
+    recipe = _parsed(path, excerpt(path))
+    check_keys(recipe)
+    return recipe
+
+
+def _parsed(path: str, shown: str) -> dict[str, Any]:
     try:
         import tomllib
     except ImportError as failure:
@@ -40,16 +48,17 @@ def _read(path: str) -> dict[str, Any]:
         # Opened as C++ opens inputs: a pipe that nobody writes to is not waited for.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise InvalidArgument(f"check: {path} is no file; a recipe in TOML is required")
+                raise InvalidArgument(f"check: {shown} is no file; a recipe in TOML is required")
             return tomllib.loads(file.read())
     except OSError as failure:
-        raise InvalidArgument(f"check: {path}: {failure.strerror}; a recipe in TOML is required") from failure
+        text = f"check: {shown}: {failure.strerror}; a recipe in TOML is required"
+        raise InvalidArgument(text) from failure
     except UnicodeDecodeError as failure:
-        text = f"check: {path}: not UTF-8 at byte {failure.start}; a recipe in TOML is required"
+        text = f"check: {shown}: not UTF-8 at byte {failure.start}; a recipe in TOML is required"
         raise InvalidArgument(text) from failure
     except tomllib.TOMLDecodeError as failure:
         place = re.search(r"line \d+, column \d+|end of document", str(failure))
-        text = f"check: {path}: no TOML at {place[0] if place else 'its end'}; a recipe in TOML is required"
+        text = f"check: {shown}: no TOML at {place[0] if place else 'its end'}; a recipe in TOML is required"
         raise InvalidArgument(text) from failure
 
 
@@ -58,23 +67,38 @@ def _config_of(model: dict[str, Any], tokens: int) -> Any:
     import transformers
 
     dim, heads = model.get("dim", 128), model.get("n_heads", 4)
+    kv_heads, hidden = model.get("n_kv_heads") or heads, model.get("hidden_dim", 0)
+    if dim % heads or heads % kv_heads:
+        raise InvalidArgument(
+            f"check: model.dim {dim}, n_heads {heads}, n_kv_heads {kv_heads}; n_heads that divide dim, and "
+            "n_kv_heads that divide n_heads, are required"
+        )
     shape: dict[str, Any] = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
     name = model.get("name", "gpt")
     if name == "gpt":
+        if kv_heads != heads:
+            raise InvalidArgument(
+                f"check: model.name is gpt, and n_kv_heads is {kv_heads}: the GPT of transformers has as "
+                f'many as n_heads, {heads}; those, or name = "llama", are required'
+            )
         shape |= {"n_embd": dim, "n_layer": model.get("n_layers", 4), "n_head": heads, "n_positions": tokens}
-        return transformers.GPT2Config(**shape)
+        return transformers.GPT2Config(**shape, n_inner=hidden or None)
     if name != "llama":
         raise InvalidArgument(f"check: model.name is {name!r}; gpt, llama or model.hf_folder is required")
     multiple = model.get("multiple_of", 256)
-    hidden = int(model.get("ffn_dim_multiplier", 1.0) * (8 * dim // 3))
+    if not hidden:
+        wanted = int(model.get("ffn_dim_multiplier", 1.0) * (8 * dim // 3))
+        hidden = -(-wanted // multiple) * multiple
     return transformers.LlamaConfig(
         **shape,
         hidden_size=dim,
         num_hidden_layers=model.get("n_layers", 4),
         num_attention_heads=heads,
-        num_key_value_heads=model.get("n_kv_heads", heads),
-        intermediate_size=-(-hidden // multiple) * multiple,
+        num_key_value_heads=kv_heads,
+        intermediate_size=hidden,
+        rms_norm_eps=float(model.get("norm_eps", 1e-5)),
         rope_theta=float(model.get("rope_theta", 10000)),
+        tie_word_embeddings=model.get("enable_weight_tying", False),
         max_position_embeddings=tokens,
     )
 
@@ -87,6 +111,8 @@ def _model_of(model: dict[str, Any], tokens: int, dtype: torch.dtype) -> Any:
     folder = model.get("hf_folder")
     if folder is None:
         return classes.from_config(_config_of(model, tokens)).to(dtype)
+    if not Path(folder).is_dir():
+        raise InvalidArgument(f"check: model.hf_folder '{excerpt(folder)}' is no folder; one is required")
     if list(Path(folder).glob("*.safetensors")):
         return classes.from_pretrained(folder, local_files_only=True).to(dtype)
     return classes.from_config(transformers.AutoConfig.from_pretrained(folder, local_files_only=True)).to(
@@ -106,6 +132,8 @@ def _batch_of(vocabulary: int, tokens: int, documents: bool) -> dict[str, torch.
 
 def check_recipe(path: str, *, tokens: int, dtype: str, report: str | None) -> Report:
     """Checks the model of a recipe over the ranks of the default group."""
+    if tokens < 2:
+        raise InvalidArgument(f"check: --tokens is {tokens}; 2 or more is required")
     recipe = _read(path)
     parallelism = recipe.get("parallelism", {})
     tokens = min(tokens, recipe.get("training", {}).get("seq_len", tokens))

@@ -6,6 +6,9 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from armillary._texts import excerpt
+from armillary.errors import InvalidArgument
+
 
 @dataclass(frozen=True)
 class Row:
@@ -61,7 +64,23 @@ class Report:
         return json.dumps({"title": self.title, "ok": self.ok, "world": self.world, "rows": rows}, indent=2)
 
     def save(self, path: str | Path) -> None:
-        """Writes the report as JSON if the path ends so, as text otherwise. Missing folders are made."""
+        """Writes the report as JSON if the path ends so, as text otherwise. Missing folders are made.
+
+        Raises `InvalidArgument` for a file that cannot be written, and for a pipe, which would wait for its
+        reader, but for /dev/stdout and its like."""
+        refuse_pipe(path)
         text = self.to_json() if str(path).endswith(".json") else str(self)
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        Path(path).write_text(text + "\n")
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(text + "\n")
+        except OSError as failure:
+            raise InvalidArgument(
+                f"check: cannot write {excerpt(str(path))} ({failure.strerror}); a file for the report is "
+                "required"
+            ) from failure
+
+
+def refuse_pipe(path: str | Path) -> None:
+    """Raises `InvalidArgument` for a pipe by name."""
+    if Path(path).is_fifo() and not str(path).startswith(("/dev/", "/proc/")):
+        raise InvalidArgument(f"check: {excerpt(str(path))} is a pipe; a file for the report is required")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,11 +11,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from armillary._deal import Deal
+from armillary._spread import Spread
 from armillary.errors import InvalidArgument
 from armillary.masks import Mask, as_mask, check_causality
-
-if TYPE_CHECKING:
-    from armillary.sequence_parallel import SequenceParallel
 
 # Functions that attend without a call of scaled_dot_product_attention that could be seen.
 _UNSEEN: dict[object, str] = {
@@ -29,10 +27,16 @@ class PatchedSdpa(TorchFunctionMode):
     """See `SequenceParallel.patch_sdpa`. Nothing is replaced: the mode sees the calls of its thread."""
 
     def __init__(
-        self, sp: SequenceParallel, mask: str | Mask | None, seq_len: int | None, deal: Deal | None
+        self,
+        sp: Spread,
+        attention: Callable[..., Tensor],
+        mask: str | Mask | None,
+        seq_len: int | None,
+        deal: Deal | None,
     ) -> None:
         super().__init__()
         self._sp = sp
+        self._attention = attention
         self._mask = None if mask is None else as_mask(mask)
         self._seq_len = seq_len
         self._deal = deal
@@ -98,6 +102,6 @@ class PatchedSdpa(TorchFunctionMode):
                 )
             mask, length = self._sp._dealt("patch_sdpa", self._mask, self._seq_len, query, self._deal, dim=2)
             check_causality(mask, is_causal, length, "scaled_dot_product_attention")
-        return self._sp.attention(
+        return self._attention(
             query, key, value, scale=scale, mask=mask, seq_len=length, deal=self._deal, format="BHLD"
         )

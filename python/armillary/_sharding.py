@@ -5,24 +5,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from armillary._deal import Deal, check_digests, deal_of, digest_of, is_whole, mark
 from armillary._groups import gather_over_ranks
+from armillary._spread import Spread
 from armillary._tensors import check_strided
+from armillary._texts import count_of
 from armillary.errors import InvalidArgument
 from armillary.loss import IGNORED
 from armillary.masks import Mask, document_lengths, documents
 
-if TYPE_CHECKING:
-    from armillary.sequence_parallel import SequenceParallel
-
 
 class ShardedBatch(dict[str, Tensor]):
-    """Tensors of one rank by name, with the deal of the whole sequence. Picklable."""
+    """Tensors of one rank by name, with the deal of the whole sequence. Picklable. A tensor that takes the
+    place of another of its shape, such as its copy in pinned memory, is a shard too."""
 
     def __init__(self, tensors: Mapping[str, Tensor], deal: Deal) -> None:
         super().__init__(tensors)
@@ -37,6 +37,16 @@ class ShardedBatch(dict[str, Tensor]):
     @property
     def seq_len(self) -> int:
         return self.deal.seq_len
+
+    def __setitem__(self, name: str, tensor: Tensor) -> None:
+        before = self.get(name)
+        super().__setitem__(name, tensor)
+        if before is not None and before.shape == tensor.shape:
+            mark(tensor, self.deal)
+
+    def update(self, *others: Any, **named: Tensor) -> None:
+        for name, tensor in dict(*others, **named).items():
+            self[name] = tensor
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The tensors of the copy are shards too.
@@ -58,13 +68,15 @@ def _length_of(whole: Mapping[str, Tensor], dim: int) -> int:
                 "tokens; the whole sequence is required, shard it once"
             )
         if tensor.dim() <= dim:
-            raise InvalidArgument(f"shard: {name} has {tensor.dim()} dims; tokens in dim {dim} are required")
+            raise InvalidArgument(
+                f"shard: {name} has {count_of(tensor.dim(), 'dim')}; tokens in dim {dim} are required"
+            )
         lengths[name] = tensor.shape[dim]
     (first, length), *others = lengths.items()
     for name, other in others:
         if other != length:
             raise InvalidArgument(
-                f"shard: {name} has {other} tokens, {first} {length}; equal lengths are required"
+                f"shard: {name} has {count_of(other, 'token')}, {first} {length}; equal lengths are required"
             )
     return length
 
@@ -95,9 +107,7 @@ def _positions_within(lengths: list[int]) -> Tensor:
     return torch.cat([torch.arange(length) for length in lengths]) if lengths else torch.arange(0)
 
 
-def shard_batch(
-    sp: SequenceParallel, given: Mapping[str, Tensor | None], *, dim: int, ragged: str
-) -> ShardedBatch:
+def shard_batch(sp: Spread, given: Mapping[str, Tensor | None], *, dim: int, ragged: str) -> ShardedBatch:
     """See `SequenceParallel.shard`."""
     if ragged not in ("refuse", "uneven"):
         raise InvalidArgument(f"shard: ragged is {ragged!r}; 'refuse' or 'uneven' is required")
@@ -120,7 +130,9 @@ def shard_batch(
     for name, tensor in whole.items():
         at = dim if tensor.dim() > dim else tensor.dim() - 1
         shards[name] = tensor.index_select(at, index.to(tensor.device))
-    return ShardedBatch(shards, replace(sp.deal(length, mask), digest=digest))
+    deal = replace(sp.deal(length, mask), digest=digest)
+    sp._remember_dealt(deal)
+    return ShardedBatch(shards, deal)
 
 
 def _sequence_digest(whole: Mapping[str, Tensor]) -> Tensor:
@@ -130,7 +142,7 @@ def _sequence_digest(whole: Mapping[str, Tensor]) -> Tensor:
     return digest_of(numbers or list(whole.values())[:1])
 
 
-def _check_even(sp: SequenceParallel, length: int, mask: Mask, ragged: str) -> None:
+def _check_even(sp: Spread, length: int, mask: Mask, ragged: str) -> None:
     if ragged == "uneven":
         return
     sizes = [len(one) for one in sp._positions_of_ranks(length, mask)]
@@ -139,12 +151,13 @@ def _check_even(sp: SequenceParallel, length: int, mask: Mask, ragged: str) -> N
     pieces = (2 if sp.layout == "zigzag" else 1) * sp.world
     nearest = -(-length // pieces) * pieces
     raise InvalidArgument(
-        f"shard: {length} tokens on {sp.world} ranks with layout {sp.layout} are shards of {min(sizes)} to "
-        f"{max(sizes)}; equal shards, such as of {nearest} tokens, or ragged='uneven' is required"
+        f"shard: {count_of(length, 'token')} on {sp.world} ranks with layout {sp.layout} are shards of "
+        f"{min(sizes)} to {max(sizes)}; equal shards, such as of {nearest} tokens, or "
+        "ragged='uneven' is required"
     )
 
 
-def _gathered(sp: SequenceParallel, mine: Tensor) -> Tensor:
+def _gathered(sp: Spread, mine: Tensor) -> Tensor:
     """[world, ..]: the tensors of all ranks."""
     return gather_over_ranks(mine, sp.group_name, sp.timeout_s)
 
@@ -153,9 +166,7 @@ class _Gather(torch.autograd.Function):
     """The tokens of all ranks. Backward takes this rank's part, times a factor."""
 
     @staticmethod
-    def forward(
-        ctx: Any, tokens: Tensor, sp: SequenceParallel, dim: int, places: list[Tensor], factor: int
-    ) -> Tensor:
+    def forward(ctx: Any, tokens: Tensor, sp: Spread, dim: int, places: list[Tensor], factor: int) -> Tensor:
         ctx.place, ctx.dim, ctx.factor = places[sp.rank], dim, factor
         first = tokens.movedim(dim, 0)
         # Shards may differ in size: all are as long as the longest on the way.
@@ -171,11 +182,11 @@ class _Gather(torch.autograd.Function):
         return grads[0].index_select(ctx.dim, ctx.place) * ctx.factor, None, None, None, None
 
 
-def _check_alike(sp: SequenceParallel, tokens: Tensor, dim: int, sequence: str, deal: Deal | None) -> None:
+def _check_alike(sp: Spread, tokens: Tensor, dim: int, sequence: str, known: Tensor | None) -> None:
     """Raises `InvalidArgument` on all ranks unless all gather tensors of one kind of one sequence."""
     sizes = [size for at, size in enumerate(tokens.shape) if at != dim]
     kind, named = (_number(text) for text in (f"{tokens.dtype} {dim} {sizes}", sequence))
-    digest = 0 if deal is None else int(deal.digest)
+    digest = 0 if known is None else int(known)
     for rank, other in enumerate(_gathered(sp, torch.tensor([kind, named, digest])).tolist()):
         if kind != other[0]:
             raise InvalidArgument(
@@ -197,7 +208,7 @@ def _number(text: str) -> int:
 
 
 def gather_tokens(
-    sp: SequenceParallel, tokens: Tensor, *, dim: int, seq_len: int | None, deal: Deal | None, reduce: str
+    sp: Spread, tokens: Tensor, *, dim: int, seq_len: int | None, deal: Deal | None, reduce: str
 ) -> Tensor:
     """See `SequenceParallel.unshard`."""
     check_strided("unshard: the argument", tokens)
@@ -208,7 +219,7 @@ def gather_tokens(
     if tokens.device.type != "cpu":
         raise InvalidArgument(f"unshard: a tensor on {tokens.device}; one on the CPU is required")
     if not isinstance(dim, int) or not -tokens.dim() <= dim < tokens.dim():
-        raise InvalidArgument(f"unshard: {tokens.dim()} dims; tokens in dim {dim!r} are required")
+        raise InvalidArgument(f"unshard: {count_of(tokens.dim(), 'dim')}; tokens in dim {dim!r} are required")
     if seq_len is not None and not (isinstance(seq_len, int) and 0 <= seq_len < 2**63):
         raise InvalidArgument(f"unshard: seq_len is {seq_len!r}; a number of tokens is required")
     dim %= tokens.dim()
@@ -218,10 +229,10 @@ def gather_tokens(
     mine = len(places[sp.rank])
     if mine != tokens.shape[dim]:
         raise InvalidArgument(
-            f"unshard: {tokens.shape[dim]} tokens on rank {sp.rank}; layout {sp.layout} gives it {mine} of "
-            f"{length}: those, or another seq_len, are required"
+            f"unshard: {count_of(tokens.shape[dim], 'token')} on rank {sp.rank}; layout {sp.layout} gives it "
+            f"{mine} of {length}: those, or another seq_len, are required"
         )
-    _check_alike(sp, tokens, dim, f"{length} tokens of layout {sp.layout}", deal)
+    _check_alike(sp, tokens, dim, f"{length} tokens of layout {sp.layout}", sp._digest(deal, tokens, length))
     factor = sp.world if reduce == "mean" else 1
     whole: Tensor = _Gather.apply(tokens, sp, dim, places, factor)  # type: ignore[no-untyped-call]
     return whole

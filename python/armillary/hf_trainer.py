@@ -18,6 +18,8 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
+from armillary._check import check_first
+from armillary._hf_modules import base_model
 from armillary._hf_table import check_arguments, check_overrides
 from armillary._hf_whole import OneReader, SpreadModel, one_reader, whole_columns
 from armillary.errors import InvalidArgument
@@ -38,11 +40,11 @@ class Trainer(transformers.Trainer):
     `compute_loss`, compute_loss_func, label smoothing, metrics and `predict` get whole logits, which then
     exist on every rank; those of padding are NaN.
 
-    check_first_batch: before `train` begins, loss, gradients and outputs of the first batch, shortened, are
-      compared with one device, as `install(.., check=batch)` does. Without it a warning says so, on rank 0 of
-      several; False for neither.
+    check_first_batch: before the first step of `train`, loss, gradients and outputs of its batch, shortened,
+      are compared with one device, as `install(.., check=batch)` does; the steps are those without it, bit
+      for bit. Without it a warning says so, on rank 0 of several; False for neither.
 
-    docs/trainer.md lists each argument and method: honoured, or refused. Raises `InvalidArgument` for those,
+    docs/trainer.md lists what is not honoured. Raises `InvalidArgument` for those,
     for others that are not known, and for ranks outside of `sp`."""
 
     _signature_columns: list[str] | None
@@ -64,12 +66,18 @@ class Trainer(transformers.Trainer):
         self.sp = sp
         self.installation: Any = None
         self._checks_first_batch = check_first_batch
+        self._checks_next_batch = False
         super().__init__(*args, **settings)
         if self.installation is None:
             self._install(self.model)
 
-    def _install(self, model: Any, check: Any = False) -> None:
-        self.installation = install(model, self.sp, check=check, dropout_seed=self.args.seed)
+    def _install(self, model: Any) -> None:
+        self.installation = install(model, self.sp, check=False, dropout_seed=self.args.seed)
+
+    @property
+    def _family(self) -> str:
+        base: Any = base_model(self.model)
+        return str(base.config.model_type)
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
         """A new model, with `sp` installed."""
@@ -132,7 +140,10 @@ class Trainer(transformers.Trainer):
         self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None
     ) -> Tensor:
         """A step on a whole batch."""
-        spread = SpreadModel(model, self.sp, gathers=self._reads_outputs())
+        if self._checks_next_batch:
+            self._checks_next_batch = False
+            self._check(inputs)
+        spread = SpreadModel(model, self.sp, gathers=self._reads_outputs(), family=self._family)
         loss: Tensor = super().training_step(spread, inputs, num_items_in_batch)
         return loss
 
@@ -141,7 +152,7 @@ class Trainer(transformers.Trainer):
     ) -> Any:
         """Loss, logits and labels of a whole batch."""
         gathers = not prediction_loss_only or self._reads_outputs()
-        spread = SpreadModel(model, self.sp, gathers=gathers)
+        spread = SpreadModel(model, self.sp, gathers=gathers, family=self._family)
         return super().prediction_step(spread, inputs, prediction_loss_only, ignore_keys)
 
     def _reads_outputs(self) -> bool:
@@ -153,9 +164,8 @@ class Trainer(transformers.Trainer):
 
     def train(self, *args: Any, **settings: Any) -> Any:
         """As in one process; see `check_first_batch`."""
-        if self._checks_first_batch:
-            self._check_first_batch()
-        elif self._checks_first_batch is None and self.sp.rank == 0 and self.sp.world > 1:
+        self._checks_next_batch = bool(self._checks_first_batch)
+        if self._checks_first_batch is None and self.sp.rank == 0 and self.sp.world > 1:
             warnings.warn(
                 f"Trainer: {type(self.model).__name__} was not compared with one device; "
                 "Trainer(.., check_first_batch=True) does so before training",
@@ -163,20 +173,20 @@ class Trainer(transformers.Trainer):
             )
         return super().train(*args, **settings)
 
-    def _check_first_batch(self) -> None:
-        with _same_random_numbers():
-            batch = next(iter(self.get_train_dataloader()))
-        self.installation.uninstall()
-        try:
-            with _same_random_numbers():
-                self._install(self.model, check=whole_columns(batch))
-        finally:
-            if not self.installation.is_installed:
-                self._install(self.model)
+    def _check(self, batch: dict[str, Any]) -> None:
+        with self.installation.suspended(), _in_full_precision(self.model):
+            whole = whole_columns(batch, self._family)
+            self.installation.report = check_first(self.model, whole, self.sp)
 
 
 @contextmanager
-def _same_random_numbers() -> Iterator[None]:
-    """Random states of torch are afterwards what they were."""
-    with torch.random.fork_rng(devices=[]):
+def _in_full_precision(model: Any) -> Iterator[None]:
+    """Without the autocast that accelerate puts around the forward of a model."""
+    wrapped = vars(model).get("forward")
+    if "_original_forward" in vars(model):
+        model.forward = model._original_forward
+    try:
         yield
+    finally:
+        if wrapped is not None:
+            model.forward = wrapped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,11 +10,9 @@ from torch.nn import functional
 
 from armillary._deal import Deal, check_deal, check_digests, deal_of, unknown_digest
 from armillary._groups import gather_over_ranks
+from armillary._spread import Spread
 from armillary._tensors import check_strided
 from armillary.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from armillary.sequence_parallel import SequenceParallel
 
 IGNORED = -100  # label of a token without a target, as in PyTorch
 
@@ -51,7 +49,7 @@ def _sum_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def sharded_cross_entropy(
-    sp: SequenceParallel,
+    sp: Spread,
     logits: Tensor,
     labels: Tensor,
     *,

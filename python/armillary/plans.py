@@ -10,6 +10,7 @@ from typing import Literal, TypedDict
 from typing_extensions import Unpack
 
 from armillary import _native
+from armillary._texts import count_of
 from armillary.masks import Mask, as_mask
 
 PassName = Literal["forward", "backward", "replay"]
@@ -122,12 +123,14 @@ class Plan:
 
     def __repr__(self) -> str:
         ranks, ops = len(self.costs), self._native.ops()
-        return f"<armillary.Plan {self.strategy} {self.pass_name}: {ranks} ranks, {ops} ops>"
+        size = f"{count_of(ranks, 'rank')}, {count_of(ops, 'op')}"
+        return f"<armillary.Plan {self.strategy} {self.pass_name}: {size}>"
 
     def _repr_html_(self) -> str:
         most = max(self.costs, key=lambda cost: cost.sent_bytes)
         sent = most.sent_bytes / _MIB
-        summary = f"{len(self.costs)} ranks, {most.steps} steps, {sent:.2f} MiB sent by the busiest"
+        ranks, steps = count_of(len(self.costs), "rank"), count_of(most.steps, "step")
+        summary = f"{ranks}, {steps}, {sent:.2f} MiB sent by the busiest"
         return (
             f"<b>{html.escape(self.strategy)} {self.pass_name}</b>: {summary}"
             f"<pre style='line-height:1.3;overflow-x:auto'>{html.escape(str(self))}</pre>"
@@ -163,7 +166,8 @@ class Proof:
 
     def __str__(self) -> str:
         if self:
-            return f"{self.strategy}: exact on {self.world} ranks; no deadlock, no hazard, every pair once"
+            ranks = count_of(self.world, "rank")
+            return f"{self.strategy}: exact on {ranks}; no deadlock, no hazard, every pair once"
         return "\n".join(f"rank {d.rank} op {d.op}: {d.rule}: {d.text}" for d in self.diagnostics)
 
 

@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from armillary import _native
 from armillary._deal import Deal, check_deal, deal_of
 from armillary._feeding import AttentionInProgress, check_eager
-from armillary._groups import Group, leave_at_its_end, process_group
 from armillary._options import NAMES, AnyMask, Format, Options, check_call, check_options
 from armillary._sdpa import PatchedSdpa
 from armillary._sharding import ShardedBatch, gather_tokens, shard_batch
-from armillary.errors import Error, InvalidArgument
+from armillary._spread import Spread
+from armillary.errors import InvalidArgument
 from armillary.loss import sharded_cross_entropy
-from armillary.masks import Mask, as_mask, documents_of
-
-_DEFAULT_TIMEOUT_S = 60.0
-_dealers: dict[tuple[str, int], str] = {}  # layout that dealt tokens last, in each group
-_REMEMBERED = 16  # entries that each cache keeps: positions of the ranks, masks of documents
+from armillary.masks import Mask
 
 
-class SequenceParallel:
+class SequenceParallel(Spread):
     """Shards sequences over a group of ranks and attends over them exactly.
 
         sp = SequenceParallel(mesh["cp"], strategy="auto:traffic", mask="causal", layout="zigzag")
@@ -50,45 +42,6 @@ class SequenceParallel:
     calls of one group run one after the other. Raises `InvalidArgument` for a group, mask or strategy of the
     wrong kind."""
 
-    def __init__(
-        self,
-        group: Group = None,
-        *,
-        strategy: str = "auto:traffic",
-        mask: AnyMask = "causal",
-        layout: str = "zigzag",
-        wire: str = "accumulator",
-        timeout_s: float = _DEFAULT_TIMEOUT_S,
-        proofs: str = "",
-    ) -> None:
-        for name, text in (("strategy", strategy), ("layout", layout), ("wire", wire), ("proofs", proofs)):
-            if not isinstance(text, str):
-                raise InvalidArgument(
-                    f"SequenceParallel: {name} is a {type(text).__name__}; a text is required"
-                )
-        resolved = process_group(group)
-        self.group_name: str = resolved.group_name if resolved is not None else ""
-        self.rank: int = resolved.rank() if resolved is not None else 0
-        self.world: int = resolved.size() if resolved is not None else 1
-        self.mask: Mask = as_mask(mask)
-        self.strategy = strategy
-        self.layout = layout
-        self.wire = wire
-        if not isinstance(timeout_s, int | float) or not 0 < timeout_s <= 1e9:
-            raise InvalidArgument(
-                f"SequenceParallel: timeout_s is {timeout_s!r}; seconds, more than 0 and at most 1e9, are "
-                "required"
-            )
-        self.timeout_s = float(timeout_s)
-        self.proofs = proofs
-        _native.check_settings(strategy, layout, wire)
-        self._shards: dict[tuple[int, Mask], list[Tensor]] = {}
-        self._documents: dict[tuple[Mask, tuple[int, ...]], Mask] = {}
-        self._process = os.getpid()
-        self._group_key = (self.group_name, _native.id_of(self.group_name))
-        if resolved is not None:
-            leave_at_its_end(resolved)
-
     def shard(
         self, *, dim: int = 1, ragged: Literal["refuse", "uneven"] = "refuse", **whole: Tensor | None
     ) -> ShardedBatch:
@@ -108,25 +61,6 @@ class SequenceParallel:
         that are sharded already, labels that are shifted already, and lengths that differ."""
         with self._refusals():
             return shard_batch(self, whole, dim=dim, ragged=ragged)
-
-    def positions(self, seq_len: int, mask: AnyMask | None = None) -> Tensor:
-        """Global positions of this rank's tokens, [L] int64, in memory order. Not to be written to.
-
-        Raises `InvalidArgument` for a length or mask of the wrong kind."""
-        if not isinstance(seq_len, int) or not 0 <= seq_len < 2**63:
-            raise InvalidArgument(f"positions: seq_len is {seq_len!r}; a number of tokens is required")
-        if mask is not None and not isinstance(mask, Mask):
-            mask = as_mask(mask)
-        if not torch.compiler.is_compiling():
-            _dealers[self._group_key] = self.layout
-        return self._positions_of_ranks(seq_len, self.mask if mask is None else mask)[self.rank]
-
-    def deal(self, seq_len: int, mask: AnyMask | None = None) -> Deal:
-        """The deal of a sequence whose tokens of this rank were taken with `positions` in the place of
-        `shard`. Raises `InvalidArgument` as `positions` does."""
-        self.positions(seq_len, mask)
-        chosen = self.mask if mask is None else as_mask(mask)
-        return Deal(chosen, seq_len, self.layout, self.world, self.rank)
 
     def attention(
         self,
@@ -228,30 +162,12 @@ class SequenceParallel:
             v,
             given.sinks,
             given.alibi_slopes,
-            None if given.deal is None else given.deal.digest,
+            self._digest(given.deal, q, length),
             with_max,
             *self._call(given, text, (length, kv_length), q.shape[-1]),
         )
         out: Tensor = results[0]
         return out.transpose(1, 2) if given.format == "BHLD" else out, results[6]
-
-    def _call(self, given: Options, mask: str, lengths: tuple[int, int], head_dim: int) -> list[Any]:
-        """The last arguments of the op."""
-        return [
-            self.group_name,
-            self.strategy,
-            self.layout,
-            mask,
-            *lengths,
-            self.wire,
-            float(max(head_dim, 1)) ** -0.5 if given.scale is None else given.scale,
-            given.softcap,
-            given.dropout,
-            given.dropout_seed or 0,
-            given.dropout_step,
-            self.timeout_s,
-            self.proofs,
-        ]
 
     def begin(self, *, heads: int, value_dim: int | None = None, **settings: Any) -> AttentionInProgress:
         """A call of `attention` that takes K, V and Q one by one: K and V travel while the next is computed.
@@ -306,7 +222,7 @@ class SequenceParallel:
 
         Raises `InvalidArgument` for attn_mask, for is_causal if the declared mask is not, for dropout, for
         modules that attend without that function, and at the end if it was not called at all."""
-        return PatchedSdpa(self, mask, seq_len, deal)
+        return PatchedSdpa(self, self.attention, mask, seq_len, deal)
 
     def unshard(
         self,
@@ -356,155 +272,3 @@ class SequenceParallel:
             f"SequenceParallel(rank {self.rank} of {self.world}, strategy={self.strategy!r}, "
             f"mask={str(self.mask)!r}, layout={self.layout!r}, wire={self.wire!r})"
         )
-
-    def _problem(self, seq_len: int, mask: Mask) -> Mapping[str, int | str]:
-        """The fields of the extension's problem; heads do not matter for the layout."""
-        sizes: dict[str, int | str] = {"batch": 1, "heads": 1, "kv_heads": 1, "head_dim": 1, "value_dim": 1}
-        return {
-            "world": self.world,
-            "q_len": seq_len,
-            "kv_len": seq_len,
-            "mask": mask.text_at(seq_len),
-            "layout": self.layout,
-            "wire": self.wire,
-            "dtype": "fp32",
-            **sizes,
-        }
-
-    def _positions_of_ranks(self, seq_len: int, mask: Mask) -> list[Tensor]:
-        """Global positions of the tokens of every rank."""
-        known = self._shards.get((seq_len, mask))
-        if known is None:
-            known = [_positions(runs) for runs in _native.shards(self._problem(seq_len, mask))]
-            _remember(self._shards, (seq_len, mask), known)
-        return known
-
-    def _mask_of(
-        self,
-        q: Tensor,
-        mask: AnyMask | None,
-        cu_seqlens: Tensor | None,
-        seq_len: int | None,
-        deal: Deal | None,
-        kv_seq_len: int | None = None,
-    ) -> tuple[str, int]:
-        """The text of the mask of a call and the length of its sequence."""
-        chosen = None if mask is None else as_mask(mask)
-        if cu_seqlens is not None:
-            of_deal = self.mask if deal is None else check_deal("attention", deal, self._own_deal).mask
-            chosen = self._packed(cu_seqlens, of_deal if chosen is None else chosen)
-        chosen, length = self._dealt("attention", chosen, seq_len, q, deal)
-        return chosen.text_at(length, kv_seq_len), length
-
-    @property
-    def _own_deal(self) -> Deal:
-        """The place of this rank, of no sequence."""
-        return Deal(self.mask, 0, self.layout, self.world, self.rank)
-
-    def _dealt(
-        self, where: str, mask: Mask | None, seq_len: int | None, q: Tensor, deal: Deal | None, dim: int = 1
-    ) -> tuple[Mask, int]:
-        """Mask and length of the sequence of a call with this rank's tokens in a dim of a tensor.
-
-        Raises `InvalidArgument` if the tokens were dealt otherwise. The deal of a tensor that `shard`
-        returned is checked too, and decides nothing: on another rank it may be forgotten in a copy."""
-        known = deal_of(q) if deal is None else deal
-        if known is not None:
-            check_deal(where, known, self._own_deal)
-        chosen = mask or (self.mask if deal is None else deal.mask)
-        length = seq_len or chosen.length or (q.shape[dim] * self.world if deal is None else deal.seq_len)
-        if isinstance(length, int) and not 0 <= length < 2**63:
-            raise InvalidArgument(f"{where}: {length} tokens; a sequence of 0 to 2^56 tokens is required")
-        if known is not None and known.seq_len != length:
-            raise InvalidArgument(
-                f"{where}: a sequence of {length} tokens, tokens that were dealt from {known.seq_len}; equal "
-                "lengths are required"
-            )
-        if self.layout == "balanced" and self.world > 1:
-            self._check_balanced(where, chosen, length, known)
-        if known is None and not torch.compiler.is_compiling():
-            self._check_dealers(where)
-        return chosen, length
-
-    def _check_dealers(self, where: str) -> None:
-        """Raises `InvalidArgument` if the last tokens of this group were dealt by another layout."""
-        last = _dealers.get(self._group_key, self.layout)
-        if self.world > 1 and last != self.layout:
-            raise InvalidArgument(
-                f"{where}: this SequenceParallel has layout {self.layout}, and the last tokens of its group "
-                f"were dealt by another, of layout {last}; tokens that it dealt, or deal=sp.deal(seq_len), "
-                "are required"
-            )
-
-    def _check_balanced(self, where: str, mask: Mask, length: int, deal: Deal | None) -> None:
-        """Raises `InvalidArgument` unless the tokens were dealt as this mask does it."""
-        if deal is None:
-            raise InvalidArgument(
-                f"{where}: layout balanced deals tokens by the mask, and it is not known which mask dealt "
-                "these; deal=batch.deal, or deal=sp.deal(seq_len, mask), is required"
-            )
-        if mask == deal.mask:
-            return
-        ours, theirs = (self._positions_of_ranks(length, one) for one in (mask, deal.mask))
-        if not all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)):
-            raise InvalidArgument(
-                f"{where}: layout balanced dealt these tokens by the mask {str(deal.mask)[:80]}, and "
-                f"{str(mask)[:80]} is asked for; the mask that dealt them, or a layout of all masks, such as "
-                "zigzag, is required"
-            )
-
-    def _packed(self, cu_seqlens: Tensor, within: Mask) -> Mask:
-        """Documents within a mask: the same object for the same documents, for layers ask again and again."""
-        if not isinstance(cu_seqlens, Tensor):
-            raise InvalidArgument(f"cu_seqlens: a {type(cu_seqlens).__name__}; a tensor is required")
-        if cu_seqlens.is_meta:
-            raise InvalidArgument("cu_seqlens: a meta tensor; one with numbers is required")
-        key = (within, tuple(cu_seqlens.flatten().tolist()))
-        known = self._documents.get(key)
-        if known is None:
-            known = documents_of(cu_seqlens, within)
-            _remember(self._documents, key, known)
-        return known
-
-    @contextmanager
-    def _refusals(self) -> Iterator[None]:
-        """Refusals inside it, and failures that nobody thought of, reach all ranks: `CommError` with their
-        text on ranks that make another call."""
-        try:
-            yield
-        except InvalidArgument as refused:
-            if not refused.is_told:
-                self._tell(str(refused))
-            raise InvalidArgument(str(refused)) from None
-        except Error:
-            raise  # The others know: it came from a call of theirs too.
-        except Exception as failure:
-            self._tell(f"{type(failure).__name__}: {_first_line(failure)}")
-            raise
-
-    def _tell(self, text: str) -> None:
-        if os.getpid() != self._process:
-            return  # A worker of this rank: its process hears of it from the worker.
-        with suppress(Error):  # that of the refusal, or one that says why the others cannot be told
-            _native.refuse(self.group_name, self.timeout_s, text)
-
-
-def _first_line(failure: Exception) -> str:
-    return str(failure).partition("\n")[0]
-
-
-def _positions(runs: list[tuple[int, int, int, int]]) -> Tensor:
-    """Positions of strided runs (begin, count, step, width), in order."""
-    parts = [
-        (begin + step * torch.arange(count).unsqueeze(1) + torch.arange(width)).flatten()
-        for begin, count, step, width in runs
-    ]
-    return torch.cat([torch.arange(0), *parts])
-
-
-def _remember(known: dict[Any, Any], key: object, value: object) -> None:
-    """Keeps the last few."""
-    known[key] = value
-    # Threads may do so at the same time: the list is a copy, and a key that is gone is no error.
-    for oldest in list(known)[:-_REMEMBERED]:
-        known.pop(oldest, None)

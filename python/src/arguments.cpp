@@ -1,70 +1,124 @@
+// arguments.cpp: calls from the stack of torch's dispatcher. The arguments behind the tensors are
+// the last kCallArguments, whatever the op.
 #include "python/src/arguments.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include <deque>
+#include <algorithm>
+#include <charconv>
 #include <mutex>
+#include <optional>
+#include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/core/recent.h"
+#include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 
 namespace armillary::python {
 namespace {
 
-/// Masks by their text. Packed documents have long ones, and every layer of a model has the same.
-class Masks {
+/// The lines of a call's text, taken one after the other.
+class Lines {
  public:
-  plan::Mask parse(const std::string& text, plan::Lengths lengths) {
-    const std::lock_guard lock(mutex_);
-    for (const Entry& entry : recent_) {
-      const bool same = entry.mask.q_len() == lengths.q && entry.mask.kv_len() == lengths.kv;
-      if (same && entry.text == text) return entry.mask;
+  explicit Lines(std::string_view text) : rest_(text) {}
+
+  /// The value of the next line, which has this name.
+  std::string_view value(std::string_view name) {
+    const std::size_t end = std::min(rest_.find('\n'), rest_.size());
+    const std::string_view line = rest_.substr(0, end);
+    rest_.remove_prefix(std::min(end + 1, rest_.size()));
+    return value_of(line, name);
+  }
+
+  /// The value of this name that is all the rest of the text.
+  std::string_view last_value(std::string_view name) { return value_of(rest_, name); }
+
+  double number(std::string_view name) {
+    const std::string_view text = value(name);
+    double result = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, result);
+    if (error != std::errc() || stop != end) {
+      fail<InvalidArgument>("attention: {} is {}; a number is required", name, quote(text));
     }
-    constexpr std::size_t kMost = 16;
-    recent_.push_front({text, plan::parse_mask(text, lengths)});
-    if (recent_.size() > kMost) recent_.pop_back();
-    return recent_.front().mask;
+    return result;
+  }
+
+  std::optional<double> optional_number(std::string_view name) {
+    if (!rest_.starts_with(std::string(name) + "=none\n")) return number(name);
+    value(name);
+    return std::nullopt;
+  }
+
+  std::int64_t integer(std::string_view name) { return parse_integer(name, value(name)); }
+
+ private:
+  static std::string_view value_of(std::string_view line, std::string_view name) {
+    const std::optional<KeyValue> part = split_key_value(line);
+    if (part && part->key == name) return part->value;
+    fail<InvalidArgument>("attention: the text of a call has {}; {}=.. is required", quote(line),
+                          name);
+  }
+
+  std::string_view rest_;
+};
+
+Call parse_call(const std::string& text) {
+  Lines lines(text);
+  Call call;
+  attention::AttentionOptions& options = call.options;
+  call.group.name = lines.value("group");
+  options.strategy = lines.value("strategy");
+  options.layout = plan::parse_layout(lines.value("layout"));
+  const std::int64_t q_len = lines.integer("q_len");
+  const std::int64_t kv_len = lines.integer("kv_len");
+  options.wire = plan::parse_wire(lines.value("wire"));
+  options.scale = lines.number("scale");
+  options.softcap = lines.optional_number("softcap");
+  options.dropout.p = lines.number("dropout");
+  call.group.timeout_s = lines.number("timeout_s");
+  options.timeout_s = call.group.timeout_s;
+  options.mask = plan::parse_mask(lines.value("mask"), {q_len, kv_len});
+  options.proofs = lines.last_value("proofs");  // A path may have ends of lines.
+  return call;
+}
+
+/// Calls by their text. Packed documents have long ones, and every layer of a model has the same.
+class KnownCalls {
+ public:
+  Call get(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    const auto* const known = calls_.find([&](const auto& one) { return one.first == text; });
+    return known != nullptr ? known->second : calls_.add({text, parse_call(text)}).second;
   }
 
  private:
-  struct Entry {
-    std::string text;
-    plan::Mask mask;
-  };
   std::mutex mutex_;
-  std::deque<Entry> recent_;  ///< Newest first.
+  Recent<std::pair<std::string, Call>> calls_{32};
 };
 
-plan::Mask mask_of(const std::string& text, plan::Lengths lengths) {
-  static Masks* const masks = new Masks;  // Never destroyed, as the registry of groups.
-  return masks->parse(text, lengths);
-}
-
+/// Integers are symbolic while a model is traced; a plan needs their values, so they are fixed.
 std::int64_t int_of(const c10::IValue& value) {
   return value.isSymInt() ? value.toSymInt().guard_int(__FILE__, __LINE__) : value.toInt();
 }
 
 }  // namespace
 
+Call call_of(const std::string& text) {
+  static auto* const known = new KnownCalls;  // Never destroyed, as the registry of groups.
+  return known->get(text);
+}
+
 Call read_call(const torch::jit::Stack& stack) {
   const c10::IValue* at = &*(stack.end() - kCallArguments);
   // The order is that of kCallSchema.
-  Call call;
-  call.group.name = at[0].toStringRef();
-  attention::AttentionOptions& options = call.options;
-  options.strategy = at[1].toStringRef();
-  options.layout = plan::parse_layout(at[2].toStringRef());
-  options.mask = mask_of(at[3].toStringRef(), {int_of(at[4]), int_of(at[5])});
-  options.wire = plan::parse_wire(at[6].toStringRef());
-  options.scale = at[7].toDouble();
-  if (!at[8].isNone()) options.softcap = at[8].toDouble();
-  options.dropout = {.p = at[9].toDouble(),
-                     .seed = static_cast<std::uint64_t>(int_of(at[10])),
-                     .step = static_cast<std::uint64_t>(int_of(at[11]))};
-  call.group.timeout_s = at[12].toDouble();
-  options.timeout_s = call.group.timeout_s;
-  options.proofs = at[13].toStringRef();
+  Call call = call_of(at[0].toStringRef());
+  call.options.dropout.seed = static_cast<std::uint64_t>(int_of(at[1]));
+  call.options.dropout.step = static_cast<std::uint64_t>(int_of(at[2]));
   return call;
 }
 

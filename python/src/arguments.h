@@ -1,13 +1,14 @@
 // arguments.h: the arguments of the ops, as they lie on the stack of PyTorch's dispatcher.
 //
-// All ops end with the same arguments, which describe a call apart from its tensors and are plain
-// values, so that a compiled graph or an exported program holds them as constants.
+// All ops end with the same arguments, which describe a call apart from its tensors: a text, and
+// the two numbers that a layer or a step changes. They are plain values, so that a compiled graph
+// or an exported program holds them, in whatever process it runs. Calls are known by their text, so
+// only the first of them is read.
 #pragma once
 
 #include <ATen/core/stack.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +18,8 @@
 namespace armillary::python {
 
 /// The arguments that all ops end with, in this order, as a schema says it.
-inline constexpr const char* kCallSchema =
-    "str group, str strategy, str layout, str mask, int q_len, int kv_len, str wire, float scale, "
-    "float? softcap, float dropout, int dropout_seed, SymInt dropout_step, float timeout_s, "
-    "str proofs";
-inline constexpr std::size_t kCallArguments = 14;
+inline constexpr const char* kCallSchema = "str call, int dropout_seed, SymInt dropout_step";
+inline constexpr std::size_t kCallArguments = 3;
 
 /// A call as those arguments describe it; tensors are not filled in.
 struct Call {
@@ -29,8 +27,12 @@ struct Call {
   attention::AttentionOptions options;
 };
 
-/// Reads the last arguments of the stack, which stay there. A mask that was read recently is not
-/// parsed again. @throws InvalidArgument as the parsers of plan/.
+/// Reads the text of a call: lines `name=value`, in the order of Spread._call of the package. Seed
+/// and step of the dropout are not in it. A text that was read recently is not read again.
+/// Threads: any. @throws InvalidArgument as the parsers of plan/.
+Call call_of(const std::string& text);
+
+/// Reads the last arguments of the stack, which stay there. @throws as call_of.
 Call read_call(const torch::jit::Stack& stack);
 
 /// Takes `count` values off the stack.

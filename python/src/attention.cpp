@@ -10,18 +10,21 @@
 // an op must not be one of its inputs. All kernels are boxed: they read the stack, so the schema
 // stands in one place. The sequence is a digest of its numbers, and a tensor because a compiler
 // would take a number for a constant of its graph.
+#include "armillary/attention/attention.h"
+
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
-#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
-#include "armillary/attention/functional.h"
+#include "armillary/attention/node.h"
 #include "armillary/core/error.h"
 #include "python/src/arguments.h"
 #include "python/src/errors.h"
@@ -30,10 +33,9 @@
 namespace armillary::python {
 namespace {
 
+using attention::NodeOutcome;
+using attention::Tensors;
 using c10::IValue;
-using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
-using torch::autograd::variable_list;
 using torch::jit::Stack;
 
 constexpr const char* kForward = "armillary::attention_forward";
@@ -48,6 +50,8 @@ constexpr std::size_t kConstants = 3;
 constexpr std::size_t kGradInputs = 10;
 /// Those of them that are tensors which are always there.
 constexpr std::size_t kGradTensors = 6;
+/// Results of backward: dq, dk, dv, d sinks.
+constexpr std::size_t kGradients = 4;
 
 /// Stands for a saved tensor that is the caller's own.
 at::Tensor placeholder(const at::Tensor& like) {
@@ -73,9 +77,10 @@ void forward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
     call.options.alibi_slopes_H = tensor_or_none(inputs[4]);
     call.options.sequence = number_of(inputs[5]);
     call.options.return_max_logit = inputs[6].toBool();
-    attention::ForwardResult result;
+    attention::AttentionResults result;
     on_group(call.group, [&](comm::Communicator& comm) {
-      result = attention::forward(qkv, comm, call.options);
+      result = attention::Attention(comm, std::move(call.options))
+                   .run(attention::CallKind::Functional, qkv);
     });
     push_forward(*stack, result);
   });
@@ -102,109 +107,94 @@ void backward_kernel(const c10::OperatorHandle& /*op*/, Stack* stack) {
                                           .dtype = dout.scalar_type()};
     attention::AttentionGradients gradients;
     on_group(call.group, [&](comm::Communicator& comm) {
-      gradients = attention::backward(saved, dout, shape, comm, call.options);
+      gradients = attention::Attention(comm, std::move(call.options)).backward(saved, dout, shape);
     });
     const at::Tensor dsinks = gradients.dsinks_H.defined() ? gradients.dsinks_H : placeholder(dout);
     torch::jit::push(*stack, gradients.dq_BLHD, gradients.dk_BLGD, gradients.dv_BLGE, dsinks);
   });
 }
 
-/// The node of forward in the graph. Inputs: q, k, v; the sinks; the rest of the arguments; what
-/// computes the results.
-class ForwardNode : public torch::autograd::Function<ForwardNode> {
- public:
-  static variable_list forward(AutogradContext* ctx, at::TensorList qkv,
-                               const std::optional<at::Tensor>& sinks,
-                               const std::vector<IValue>& rest, const ForwardRun& run) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    Stack stack;
-    for (const at::Tensor& tensor : qkv) stack.emplace_back(tensor);
-    stack.emplace_back(sinks);
-    stack.insert(stack.end(), rest.begin(), rest.end());
-    run(stack);
-    variable_list results;
-    for (const IValue& result : stack) results.push_back(result.toTensor());
+/// The results of an op, which are all that lies on the stack.
+Tensors tensors_of(const Stack& stack) {
+  Tensors results;
+  for (const IValue& result : stack) results.push_back(result.toTensor());
+  return results;
+}
 
-    // Keep the strategy's own tensors where it has some, else those of the caller.
-    const at::Tensor callers[] = {qkv[0], qkv[1], qkv[2], results[0]};
-    variable_list saved;
-    for (std::size_t i = 0; i < 4; ++i) {
-      const bool is_callers = is_placeholder(results[2 + i]);
-      saved.push_back(is_callers ? callers[i] : results[2 + i]);
-    }
-    saved.push_back(results[1]);
-    saved.push_back(sinks.value_or(at::Tensor()));
-    saved.push_back(tensor_or_none(rest[0]));
-    ctx->save_for_backward(saved);
-    ctx->saved_data["call"] =
-        c10::ivalue::Tuple::create(std::vector<IValue>(rest.begin() + kConstants, rest.end()));
-    ctx->saved_data["kv_tokens"] = IValue(qkv[1].sym_size(1));
-    ctx->saved_data["kv_heads"] = IValue(qkv[1].sym_size(2));
-    ctx->mark_non_differentiable({results.begin() + 1, results.end()});
-    return results;
-  }
+/// Calls an op with all that lies on the stack.
+Tensors results_of(const char* name, Stack& stack) {
+  op(name).callBoxed(&stack);
+  return tensors_of(stack);
+}
 
-  static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
-    const variable_list saved = ctx->get_saved_variables();
-    if (at::GradMode::is_enabled()) refuse_second_derivatives(ctx);
-    Stack stack{IValue(grads[0])};
-    for (std::size_t i = 0; i < 5; ++i) stack.emplace_back(saved[i]);
-    for (std::size_t i = 5; i < 7; ++i) {
-      stack.push_back(saved[i].defined() ? IValue(saved[i]) : IValue());
-    }
-    stack.push_back(ctx->saved_data["kv_tokens"]);
-    stack.push_back(ctx->saved_data["kv_heads"]);
-    for (const IValue& value : ctx->saved_data["call"].toTupleRef().elements()) {
-      stack.push_back(value);
-    }
-    op(kBackward).callBoxed(&stack);
-    variable_list results;
-    for (const IValue& result : stack) results.push_back(result.toTensor());
-    if (!saved[5].defined()) results.back() = Variable();
-    results.resize(results.size() + 2);  // For the rest of the arguments.
-    return results;
-  }
+/// The inputs of a node as the arguments of an op.
+Stack stack_of(at::TensorList tensors, const std::optional<at::Tensor>& sinks,
+               const std::vector<IValue>& rest) {
+  Stack stack;
+  for (const at::Tensor& tensor : tensors) stack.emplace_back(tensor);
+  stack.emplace_back(sinks);
+  stack.insert(stack.end(), rest.begin(), rest.end());
+  return stack;
+}
 
- private:
-  /// Refuses second derivatives here: saved tensors in the strategy's form have no graph, so
-  /// autograd would silently lose a part of them later.
-  static void refuse_second_derivatives(AutogradContext* ctx) {
-    with_python_errors([&] {
-      const auto& call = ctx->saved_data["call"].toTupleRef().elements();
-      refuse_on_group(
-          {.name = call[0].toStringRef()},
-          "attention: a graph of the gradient was asked for (create_graph=True); only first "
-          "derivatives exist: call backward without it");
-    });
-  }
-};
+/// Refuses second derivatives in the backward of forward: saved tensors in the strategy's form have
+/// no graph, so autograd would silently lose a part of them later.
+void refuse_graph_of_gradient(const std::string& call) {
+  with_python_errors([&] {
+    refuse_on_group({.name = call_of(call).group.name},
+                    "attention: a graph of the gradient was asked for (create_graph=True); only "
+                    "first derivatives exist: call backward without it");
+  });
+}
 
-/// The node of backward, for callers of that op: it exists to refuse second derivatives.
-class BackwardNode : public torch::autograd::Function<BackwardNode> {
- public:
-  static variable_list forward(AutogradContext* ctx, at::TensorList tensors,
-                               const std::optional<at::Tensor>& sinks,
-                               const std::vector<IValue>& rest) {
-    const at::AutoDispatchBelowADInplaceOrView below;
-    Stack stack;
-    for (const at::Tensor& tensor : tensors) stack.emplace_back(tensor);
-    stack.emplace_back(sinks);
-    stack.insert(stack.end(), rest.begin(), rest.end());
-    ctx->saved_data["group"] = *(stack.end() - kCallArguments);
-    op(kBackward).callBoxed(&stack);
-    variable_list results;
-    for (const IValue& result : stack) results.push_back(result.toTensor());
-    return results;
+/// Backward of forward: the op. `rest`: its arguments behind the slopes.
+Tensors gradients_by_op(const Tensors& saved, const at::Tensor& dout,
+                        const std::vector<IValue>& rest) {
+  if (at::GradMode::is_enabled()) {
+    refuse_graph_of_gradient((rest.end() - kCallArguments)->toStringRef());
   }
+  Stack stack{IValue(dout)};
+  for (std::size_t i = 0; i < 5; ++i) stack.emplace_back(saved[i]);
+  for (std::size_t i = 5; i < 7; ++i) {
+    stack.push_back(saved[i].defined() ? IValue(saved[i]) : IValue());
+  }
+  stack.insert(stack.end(), rest.begin(), rest.end());
+  Tensors results = results_of(kBackward, stack);
+  if (!saved[5].defined()) results.back() = at::Tensor();
+  return results;
+}
 
-  static variable_list backward(AutogradContext* /*ctx*/, const variable_list& /*grads*/) {
-    return with_python_errors([]() -> variable_list {
-      fail<InvalidArgument>(
-          "attention: a second derivative was asked for; only first ones exist: call backward "
-          "without create_graph=True");
-    });
+/// Forward in the graph. `results`: those of the op; `rest`: its arguments behind the sinks.
+NodeOutcome outcome_of(Tensors results, at::TensorList qkv, const std::optional<at::Tensor>& sinks,
+                       const std::vector<IValue>& rest) {
+  // Keep the strategy's own tensors where it has some, else those of the caller.
+  const at::Tensor callers[] = {qkv[0], qkv[1], qkv[2], results[0]};
+  Tensors saved;
+  for (std::size_t i = 0; i < 4; ++i) {
+    const bool is_callers = is_placeholder(results[2 + i]);
+    saved.push_back(is_callers ? callers[i] : results[2 + i]);
   }
-};
+  saved.push_back(results[1]);
+  saved.push_back(sinks.value_or(at::Tensor()));
+  saved.push_back(tensor_or_none(rest[0]));
+  std::vector<IValue> later{IValue(qkv[1].sym_size(1)), IValue(qkv[1].sym_size(2))};
+  later.insert(later.end(), rest.begin() + kConstants, rest.end());
+  return {.results = std::move(results),
+          .saved = std::move(saved),
+          .backward = [later = std::move(later)](const attention::Unpack& unpack,
+                                                 const at::Tensor& dout) {
+            return gradients_by_op(unpack(), dout, later);
+          }};
+}
+
+/// Backward of the op of backward, for callers of that op: it refuses second derivatives.
+Tensors refuse_second_derivative(const attention::Unpack& /*saved*/, const at::Tensor& /*dout*/) {
+  return with_python_errors([]() -> Tensors {
+    fail<InvalidArgument>(
+        "attention: a second derivative was asked for; only first ones exist: call backward "
+        "without create_graph=True");
+  });
+}
 
 /// The arguments of a node, taken from the stack: `tensors`, then the sinks, then `rest` others.
 struct NodeInputs {
@@ -217,11 +207,11 @@ struct NodeInputs {
   }
   std::vector<IValue> rest;
   std::optional<at::Tensor> sinks;
-  variable_list tensors;
+  Tensors tensors;
 };
 
-void push_all(Stack* stack, variable_list results) {
-  for (Variable& result : results) stack->emplace_back(std::move(result));
+void push_all(Stack* stack, Tensors results) {
+  for (at::Tensor& result : results) stack->emplace_back(std::move(result));
 }
 
 void forward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
@@ -232,7 +222,15 @@ void forward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
 
 void backward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
   const NodeInputs inputs(*stack, kGradTensors, kGradInputs - kGradTensors - 1 + kCallArguments);
-  push_all(stack, BackwardNode::apply(at::TensorList(inputs.tensors), inputs.sinks, inputs.rest));
+  const auto forward = [&]() -> NodeOutcome {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    Stack arguments = stack_of(inputs.tensors, inputs.sinks, inputs.rest);
+    return {.results = results_of(kBackward, arguments),
+            .saved = {},
+            .backward = &refuse_second_derivative,
+            .differentiable = kGradients};
+  };
+  push_all(stack, attention::in_graph(inputs.tensors, inputs.sinks, forward));
 }
 
 /// Casts q, k and v as autocast does it for scaled_dot_product_attention: fp64 stays. Sinks and
@@ -251,7 +249,7 @@ using Boxed = torch::CppFunction;
 
 }  // namespace
 
-void push_forward(Stack& stack, const attention::ForwardResult& result) {
+void push_forward(Stack& stack, const attention::AttentionResults& result) {
   const attention::SavedAttention& saved = result.saved;
   const auto own = [&](std::size_t i, const at::Tensor& tensor) {
     return result.is_own[i] ? tensor : placeholder(tensor);
@@ -262,9 +260,14 @@ void push_forward(Stack& stack, const attention::ForwardResult& result) {
                    max.defined() ? max : placeholder(saved.lse));
 }
 
-variable_list forward_in_graph(at::TensorList qkv, const std::optional<at::Tensor>& sinks,
-                               const std::vector<IValue>& rest, const ForwardRun& run) {
-  return ForwardNode::apply(qkv, sinks, rest, run);
+Tensors forward_in_graph(at::TensorList qkv, const std::optional<at::Tensor>& sinks,
+                         const std::vector<IValue>& rest, const ForwardRun& run) {
+  return attention::in_graph(qkv, sinks, [&] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    Stack stack = stack_of(qkv, sinks, rest);
+    run(stack);
+    return outcome_of(tensors_of(stack), qkv, sinks, rest);
+  });
 }
 
 TORCH_LIBRARY(armillary, library) {

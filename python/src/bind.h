@@ -6,6 +6,7 @@
 namespace armillary::python {
 
 void bind_plan(pybind11::module_& module);       ///< Masks, plans, proofs, shards.
+void bind_check(pybind11::module_& module);      ///< Rows and bounds of `check`.
 void bind_comm(pybind11::module_& module);       ///< Process groups.
 void bind_attention(pybind11::module_& module);  ///< Forms of saved tensors; the ops register
                                                  ///< themselves with PyTorch.

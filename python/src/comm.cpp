@@ -1,4 +1,6 @@
 // comm.cpp: process groups, as far as Python needs them.
+#include <pybind11/stl.h>
+
 #include <string>
 
 #include "armillary/core/error.h"
@@ -12,6 +14,7 @@ void bind_comm(py::module_& module) {
   module.def("leave_groups", &leave_groups, py::call_guard<py::gil_scoped_release>());
   module.def("leave_group", &leave_group, py::arg("group"), py::arg("id"),
              py::call_guard<py::gil_scoped_release>());
+  module.def("inherit_groups", &inherit_groups, py::arg("names"));
   module.def(
       "id_of", [](const std::string& group) { return size_of_group(group).id; }, py::arg("group"));
   module.def(

@@ -1,3 +1,5 @@
+// errors.cpp: C++ exceptions become the classes of errors.py, which are found by name when one is
+// thrown: users catch those, and pybind11 needs no class of its own.
 #include "python/src/errors.h"
 
 #include <c10/util/Exception.h>

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/attention/attention_in_progress.h"
+#include "armillary/attention/attention.h"
 #include "armillary/core/error.h"
 #include "python/src/arguments.h"
 #include "python/src/bind.h"
@@ -34,6 +34,7 @@ namespace armillary::python {
 namespace py = pybind11;
 namespace {
 
+using attention::Attention;
 using attention::AttentionInProgress;
 using c10::IValue;
 using torch::jit::Stack;
@@ -100,7 +101,7 @@ class FedCall : public LongCall, public std::enable_shared_from_this<FedCall> {
                                             .value_dim = q.value_dim,
                                             .dtype = k_BLGD.scalar_type()};
       call_in_progress_ = std::make_unique<AttentionInProgress>(
-          AttentionInProgress::begin(attention::CallKind::Functional, shape, comm, options));
+          Attention(comm, options).begin(attention::CallKind::Functional, shape));
       call_in_progress_->feed_k(k_BLGD);
     });
   }
@@ -153,7 +154,7 @@ class FedCall : public LongCall, public std::enable_shared_from_this<FedCall> {
     fail<CommError>("attention: the call has ended{}{}", reason_.empty() ? "" : ": ", reason_);
   }
 
-  attention::ForwardResult finished(const attention::AttentionInputs& qkv) {
+  attention::AttentionResults finished(const attention::AttentionInputs& qkv) {
     check_under_way();
     attention::AttentionResults results;
     on_group(use(), [&](comm::Communicator&) {
@@ -161,9 +162,7 @@ class FedCall : public LongCall, public std::enable_shared_from_this<FedCall> {
       results = call_in_progress_->finish(qkv.q_BLHD, qkv.k_BLGD, qkv.v_BLGE);
       call_in_progress_.reset();
     });
-    return {.out_BLHE = std::move(results.out_BLHE),
-            .saved = std::move(results.saved),
-            .is_own = results.is_own};
+    return results;
   }
 
   const pid_t process_ = getpid();

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-#include "armillary/attention/functional.h"
+#include "armillary/attention/attention.h"
 
 namespace armillary::python {
 
@@ -17,7 +17,7 @@ namespace armillary::python {
 using ForwardRun = std::function<void(torch::jit::Stack&)>;
 
 /// Pushes a result in the form of the op's.
-void push_forward(torch::jit::Stack& stack, const attention::ForwardResult& result);
+void push_forward(torch::jit::Stack& stack, const attention::AttentionResults& result);
 
 /// The results of `run` in the graph. `rest`: the arguments of the op behind the sinks.
 std::vector<at::Tensor> forward_in_graph(at::TensorList qkv, const std::optional<at::Tensor>& sinks,

@@ -13,6 +13,7 @@
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <utility>
+#include <vector>
 
 #include "armillary/comm/c10d.h"
 #include "armillary/comm/solo.h"
@@ -82,9 +83,26 @@ Strong resolve(const std::string& name) {
   }
 }
 
+/// Groups that were made before this process was forked. Written before the process has threads.
+std::vector<Weak>& inherited() {
+  static auto* const groups = new std::vector<Weak>;  // As the registry.
+  return *groups;
+}
+
+void expect_own(const Strong& group, const std::string& name) {
+  const auto is_it = [&](const Weak& other) { return other.lock() == group; };
+  if (std::ranges::none_of(inherited(), is_it)) return;
+  fail<InvalidArgument>(
+      "armillary: process {} was forked after the process group '{}' was made, which is its "
+      "parent's; a process that was spawned, or forked before init_process_group, with a group of "
+      "its own, is required",
+      getpid(), name);
+}
+
 /// The member of a group, a new one if the process group is not that of the last use.
 std::shared_ptr<Member> find(const std::string& name) {
   const Strong group = name.empty() ? Strong() : resolve(name);
+  if (group) expect_own(group, name);
   std::shared_ptr<Member> stale;  // Closed after the lock is free.
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
@@ -140,31 +158,13 @@ std::string reason_of_peer(Member& member) {
   return is_told ? failure_of(*member.comm) : "";
 }
 
-/// The text of a failure before the call of which this rank is the last to hear: the rank that
-/// failed has gone on, and may wait for this one in another call. One that is still in the call
-/// that failed hears from this rank itself.
-std::string late_failure_of(Member& member) {
-  const bool is_late = member.joined != nullptr && member.joined->has_failed_rank_left();
-  return is_late ? failure_of(*member.comm) : "";
-}
-
-/// Ends a call in which the group failed. `late`: late_failure_of() before the call.
-void drop_failed(Member& member, const GroupUse& use, const std::string& late,
-                 Clock::time_point begin) {
+/// Ends a call in which the group failed.
+void drop_failed(Member& member, const GroupUse& use, Clock::time_point begin) {
   if (member.joined != nullptr) {
     const std::chrono::duration<double> spent = Clock::now() - begin;
-    member.joined->wait_told(std::min(use.timeout_s, kTelling) - spent.count(),
-                             use.timeout_s <= kTelling && !use.is_cut);
+    member.joined->wait_told(std::min(use.timeout_s - spent.count(), kTelling));
   }
-  const std::string text =
-      fmt::format("rank {} has only now heard of a failure: {}", member.comm->rank(), late);
   member.drop(failure_of(*member.comm));
-  if (late.empty() || use.name.empty()) return;
-  try {  // Others may have joined again, and wait for this rank.
-    comm::end_join(use.name, text);
-  } catch (const Error&) {
-    // They wait until their timeout.
-  }
 }
 
 /// Whether a use goes on with the call that is under way. @throws InvalidArgument if its call is
@@ -195,8 +195,6 @@ void use_member(Member& member, const GroupUse& use, bool goes_on,
   if (member.call && !member.call->is_under_way()) member.call.reset();
   const bool is_beside = member.call && !goes_on;
   if (!member.call) join_if_left(member, use);
-  // A failure between two uses of a call is one of that call.
-  const std::string late = member.call ? "" : late_failure_of(member);
   const bool has_failed = !failure_of(*member.comm).empty();
   const bool is_timeout = use.timeout_s > 0 && use.timeout_s <= 1e9;  // Else the action refuses it.
   try {
@@ -206,11 +204,11 @@ void use_member(Member& member, const GroupUse& use, bool goes_on,
     action(*member.comm);
   } catch (const CommError&) {
     const std::string reason = reason_of_peer(member);
-    if (!failure_of(*member.comm).empty()) drop_failed(member, use, late, begin);
+    if (!failure_of(*member.comm).empty()) drop_failed(member, use, begin);
     if (!reason.empty()) throw CommError(reason);
     throw;
   } catch (...) {
-    if (!failure_of(*member.comm).empty()) drop_failed(member, use, late, begin);
+    if (!failure_of(*member.comm).empty()) drop_failed(member, use, begin);
     throw;
   }
 }
@@ -224,10 +222,8 @@ void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)
 }
 
 void refuse_on_group(const GroupUse& use, const std::string& text) {
-  const GroupUse told{.name = use.name,
-                      .timeout_s = std::min(use.timeout_s, kTelling),
-                      .is_cut = use.timeout_s > kTelling,
-                      .call = use.call};
+  const GroupUse told{
+      .name = use.name, .timeout_s = std::min(use.timeout_s, kTelling), .call = use.call};
   try {
     const std::shared_ptr<Member> member = find(use.name);
     const std::lock_guard lock(member->mutex);
@@ -240,6 +236,11 @@ void refuse_on_group(const GroupUse& use, const std::string& text) {
     // The others did not come to hear it.
   }
   throw InvalidArgument(text);
+}
+
+void inherit_groups(const std::vector<std::string>& names) {
+  inherited().clear();
+  for (const std::string& name : names) inherited().emplace_back(resolve(name));
 }
 
 GroupSize size_of_group(const std::string& name) {

@@ -7,14 +7,15 @@
 // that was destroyed, or made again under the same name, by its object. A communicator that has
 // failed is dropped once its failure was thrown; the next use joins the ranks again. A failure is
 // thrown once on each rank: in its call, or in its next one if it comes before the rank that failed
-// has waited for its timeout. One that comes later has left that call out, and joins the others
-// again in its next one.
+// has waited for its timeout, or ten seconds. One that comes later has left that call out, and
+// joins the others again in its next one.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "armillary/comm/communicator.h"
 
@@ -40,7 +41,6 @@ class LongCall {
 struct GroupUse {
   std::string name;
   double timeout_s = 60;                ///< Timeout of joining, and of waits in the call.
-  bool is_cut = false;                  ///< The timeout is less than that of other calls.
   std::shared_ptr<LongCall> call = {};  ///< The call that the use is a part of, if it has several.
 };
 
@@ -56,6 +56,10 @@ void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)
 /// that are in one. They have ten seconds at most to hear it. @throws InvalidArgument with this
 /// text.
 [[noreturn]] void refuse_on_group(const GroupUse& use, const std::string& text);
+
+/// Marks groups as those of the parent of this process, whose uses are refused: their connections
+/// are the parent's. For a child that has just been forked, before it has threads.
+void inherit_groups(const std::vector<std::string>& names);
 
 /// Rank and world of a group, and a number that no other group has while this one exists.
 /// @throws InvalidArgument if there is no such group.

@@ -10,6 +10,7 @@ PYBIND11_MODULE(_native, module) {
   module.attr("VERSION") = ARMILLARY_VERSION;
   armillary::python::bind_errors(module);
   armillary::python::bind_plan(module);
+  armillary::python::bind_check(module);
   armillary::python::bind_comm(module);
   armillary::python::bind_attention(module);
   armillary::python::bind_fed_call(module);

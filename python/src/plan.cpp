@@ -11,10 +11,10 @@
 #include "armillary/plan/json.h"
 #include "armillary/plan/lower_bound.h"
 #include "armillary/plan/passes/lower.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/text.h"
-#include "armillary/plan/verify.h"
-#include "armillary/tune/automatic.h"
+#include "armillary/plan/verify/verify.h"
+#include "armillary/predict/tune/automatic.h"
 #include "python/src/bind.h"
 
 namespace armillary::python {

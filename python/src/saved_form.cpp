@@ -3,12 +3,12 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "armillary/attention/functional.h"
+#include "armillary/attention/attention.h"
 #include "armillary/core/error.h"
-#include "armillary/plan/mask.h"
+#include "armillary/plan/mask/mask.h"
+#include "python/src/arguments.h"
 #include "python/src/bind.h"
 #include "python/src/groups.h"
 
@@ -16,18 +16,9 @@ namespace armillary::python {
 namespace py = pybind11;
 namespace {
 
-/// A call of attention as far as shapes depend on it.
-struct FormRequest {
-  std::string group;
-  std::string strategy;
-  std::string layout;
-  std::string mask;
-  std::pair<std::int64_t, std::int64_t> lengths;
-};
-
 /// Shapes of q, k, v, out and lse as the strategy saves them; empty if they are the caller's own.
 std::vector<std::vector<std::int64_t>> saved_shapes(const py::dict& shape,
-                                                    const FormRequest& request) {
+                                                    const std::string& text) {
   const auto number = [&](const char* key) { return shape[key].cast<std::int64_t>(); };
   const attention::AttentionShape asked{.batch = number("batch"),
                                         .q_tokens = number("q_tokens"),
@@ -37,12 +28,10 @@ std::vector<std::vector<std::int64_t>> saved_shapes(const py::dict& shape,
                                         .head_dim = number("head_dim"),
                                         .value_dim = number("value_dim")};
   const py::gil_scoped_release no_gil;
-  const GroupSize group = size_of_group(request.group);
-  const attention::SavedForm form = attention::saved_form(
-      asked, {group.rank, group.world},
-      {.mask = plan::parse_mask(request.mask, {request.lengths.first, request.lengths.second}),
-       .layout = plan::parse_layout(request.layout),
-       .strategy = request.strategy});
+  const Call call = call_of(text);
+  const GroupSize group = size_of_group(call.group.name);
+  const attention::SavedForm form =
+      attention::saved_form(asked, {group.rank, group.world}, call.options);
   std::vector<std::vector<std::int64_t>> shapes;
   for (std::size_t i = 0; i < form.shapes.size(); ++i) {
     shapes.push_back(form.is_own[i] ? form.shapes[i] : std::vector<std::int64_t>{});
@@ -53,15 +42,7 @@ std::vector<std::vector<std::int64_t>> saved_shapes(const py::dict& shape,
 }  // namespace
 
 void bind_attention(py::module_& module) {
-  module.def(
-      "saved_shapes",
-      [](const py::dict& shape, const std::string& group, const std::string& strategy,
-         const std::string& layout, const std::string& mask,
-         std::pair<std::int64_t, std::int64_t> lengths) {
-        return saved_shapes(shape, {group, strategy, layout, mask, lengths});
-      },
-      py::arg("shape"), py::arg("group"), py::arg("strategy"), py::arg("layout"), py::arg("mask"),
-      py::arg("lengths"));
+  module.def("saved_shapes", &saved_shapes, py::arg("shape"), py::arg("call"));
 }
 
 }  // namespace armillary::python

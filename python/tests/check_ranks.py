@@ -1,4 +1,4 @@
-"""A rank of check_test.py, started by torchrun: prints the reports of good and of wrong models as JSON."""
+"""A rank of check_test.py, started as by torchrun: prints reports of good and of wrong models as JSON."""
 
 import json
 import sys

@@ -1,10 +1,12 @@
 """A shard knows what it is a shard of: through workers, under layout balanced, and in compiled graphs."""
 
+import pytest
 import ranks
 import reference
 import torch
 from torch.nn import functional
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
 import armillary
 from armillary import masks
@@ -70,6 +72,19 @@ def digests(rank, world):
 def test_digests_tell_sequences_apart():
     for found in ranks.run(2, digests):
         assert [name for name, same in found.items() if same] == ["the same", "int32"], found
+
+
+def test_a_batch_in_pinned_memory_is_one_of_shards(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self, *_: self.clone())  # no GPU is needed
+    sp = armillary.SequenceParallel()
+    batch = sp.shard(input_ids=IDS, document_ids=DOCUMENTS)
+    pinned = pin_memory(batch)
+    assert pinned.deal == batch.deal and pinned["input_ids"].data_ptr() != batch["input_ids"].data_ptr()
+    for name in ("input_ids", "document_ids", "positions"):
+        with pytest.raises(armillary.InvalidArgument, match="is sharded already, part 0 of 1 of 24 tokens"):
+            sp.shard(**{name: pinned[name]})
+    pinned["weights"] = torch.ones(1, TOKENS)  # a tensor of the user's own
+    sp.shard(weights=pinned["weights"])
 
 
 def test_shards_of_a_worker_are_shards():

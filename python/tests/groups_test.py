@@ -1,5 +1,10 @@
 """Groups of any backend, sub-groups in any order, and a group that moves no data."""
 
+import copy
+import multiprocessing
+import os
+import time
+
 import pytest
 import ranks
 import reference
@@ -40,7 +45,7 @@ def many_groups(rank, world):
     # A sub-group ends alone; one that takes its place has connections of its own.
     dist.destroy_process_group(pairs[rank % 2])
     with pytest.raises(armillary.InvalidArgument, match="no process group is named"):
-        pair.attention(*whole_qkv())
+        error_of(pair)
     again = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
     found["a new pair"] = error_of(armillary.SequenceParallel(again))
     found["all again"] = error_of(everyone)
@@ -68,6 +73,58 @@ def test_a_group_that_moves_no_data_has_shapes_and_is_refused():
     ((shape, text),) = ranks.run(1, of_a_fake_group)
     assert shape == (1, 3, 2, 4)
     assert "has backend fake" in text and "gloo" in text
+
+
+def in_a_child(action):
+    """The text of what an action raises in a forked child, and how long that took."""
+    mine, theirs = multiprocessing.get_context("fork").Pipe(duplex=False)
+    child = os.fork()
+    if child == 0:
+        begin = time.monotonic()
+        try:
+            text = repr(action())
+        except BaseException as error:  # noqa: BLE001, the parent fails with it
+            text = f"{type(error).__name__}: {error}"
+        theirs.send((text, time.monotonic() - begin))
+        os._exit(0)
+    assert mine.poll(20), "the child hangs"
+    os.waitpid(child, 0)
+    return mine.recv()
+
+
+def of_children(rank, world):
+    """Children that use a group of their parent, in which it has attended or not."""
+    used, unused = armillary.SequenceParallel(timeout_s=15), dist.new_group()
+    error_of(used)
+    # Rank 1 attends later: nothing of the child's may reach the others.
+    calls = {
+        "the parent's object": lambda: error_of(used),
+        "its own object": lambda: error_of(armillary.SequenceParallel(timeout_s=15)),
+        "a group that the parent did not use": lambda: error_of(armillary.SequenceParallel(unused)),
+        "loss": lambda: used.loss(torch.zeros(1, 4, 5), torch.zeros(1, 4, dtype=torch.int64)),
+        "one by one": lambda: used.begin(heads=2).feed_k(whole_qkv()[0][:, : TOKENS // world]),
+        "a shard": lambda: used.shard(x=whole_qkv()[0])["x"].shape[1],
+        "a group of one": lambda: error_of_one(used),
+    }
+    found = {name: in_a_child(call) for name, call in calls.items()}
+    return found, error_of(used), error_of(armillary.SequenceParallel(unused))
+
+
+def error_of_one(sp):
+    """A child without a group of its own may still attend alone."""
+    alone = copy.copy(sp)
+    alone.group_name, alone.world, alone.rank, alone._shards = "", 1, 0, {}
+    return error_of(alone) < 1e-12
+
+
+def test_a_forked_child_is_refused_the_groups_of_its_parent():
+    for found, *errors in ranks.run(2, of_children):
+        assert max(errors) < 1e-12
+        assert found.pop("a shard")[0] == str(TOKENS // 2) and found.pop("a group of one")[0] == "True"
+        for name, (text, took_s) in found.items():
+            assert text.startswith("InvalidArgument: armillary: process "), (name, text)
+            assert "was forked after the process group" in text, (name, text)
+            assert "spawned, or forked before init_process_group" in text and took_s < 5, (name, took_s)
 
 
 def an_object_that_outlives_its_group(rank, world, meeting):

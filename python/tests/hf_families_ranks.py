@@ -1,4 +1,4 @@
-"""A rank of hf_families_test.py, started by torchrun: compares tiny models of families with one device,
+"""A rank of hf_families_test.py, started as torchrun does: compares tiny models of families with one device,
 prints JSON on rank 0."""
 
 import json
@@ -50,25 +50,49 @@ def sharded(model, batch, sp):
     return loss, {name: part.view_as(one) for (name, one), part in shares}
 
 
-def in_autocast(family, batch, sp):
-    """Errors of bf16 autocast against fp64, with eager attention and over ranks, the forward pass inside."""
-    model = hf_tiny.build(family, hf_tiny.DENSE)
-    exact = one_device(model, batch)
-    model.float().forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+def over_ranks(family, batch, sp):
+    """Loss and gradients in fp64, and those of bf16 autocast with the forward pass inside, or None."""
+    plain = sharded(hf_tiny.build(family), batch, sp)
+    model = in_autocast(hf_tiny.build(family, hf_tiny.DENSE))
     try:
-        eager = one_device(model, batch)
+        return plain, sharded(model, batch, sp)
+    except (RuntimeError, TypeError):  # of the model, on all ranks alike
+        return plain, None
+
+
+def in_autocast(model):
+    model.float().forward = torch.autocast("cpu", torch.bfloat16)(model.forward)
+    return model
+
+
+def errors_in_autocast(family, batch, ours):
+    """Errors of bf16 autocast against fp64, with eager attention and over ranks."""
+    exact = one_device(hf_tiny.build(family, hf_tiny.DENSE), batch)
+    try:
+        eager = one_device(in_autocast(hf_tiny.build(family, hf_tiny.DENSE)), batch)
     except (RuntimeError, TypeError) as unable:
         return {"unable": str(unable)}
-    ours = sharded(model, batch, sp)
     pairs = (("eager loss", eager), ("ours loss", ours))
     errors = {name: abs(one[0] - exact[0]) / exact[0] for name, one in pairs}
     return errors | {"eager": distance(eager, exact), "ours": distance(ours, exact)}
 
 
-def compare(family, sp):
-    model, batch = hf_tiny.build(family), whole()
-    answer = errors(sharded(model, batch, sp), one_device(model, batch))
-    return answer | {"autocast": in_autocast(family, batch, sp)}
+def reads_positions(model, ids):
+    """Whether position_ids that begin again keep documents apart on one device."""
+    positions = torch.cat([torch.arange(length) for length in DOCUMENTS]).unsqueeze(0)
+    with torch.no_grad():
+        apart = torch.cat(
+            [model(input_ids=part, use_cache=False).logits for part in ids.split(DOCUMENTS, 1)], 1
+        )
+        packed = model(input_ids=ids, position_ids=positions, use_cache=False).logits
+    return bool((packed - apart).abs().max() <= 1e-5 * apart.abs().max())
+
+
+def compare(family, batch, ours):
+    model = hf_tiny.build(family)
+    answer = errors(ours[0], one_device(model, batch))
+    answer["reads positions"] = reads_positions(model, batch["input_ids"])
+    return answer | {"autocast": errors_in_autocast(family, batch, ours[1])}
 
 
 def main(families):
@@ -76,9 +100,17 @@ def main(families):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     sp = armillary.SequenceParallel(strategy="ring")
-    found = {family: compare(family, sp) for family in families or sorted(hf.FAMILIES)}
-    if dist.get_rank() == 0:
-        print(json.dumps(found))
+    families, batch, found = families or sorted(hf.FAMILIES), whole(), {}
+    # Each rank compares every other family with one device, beside the other rank.
+    for begin in range(0, len(families), sp.world):
+        some = families[begin : begin + sp.world]
+        given = [over_ranks(family, batch, sp) for family in some]
+        if sp.rank < len(some):
+            found[some[sp.rank]] = compare(some[sp.rank], batch, given[sp.rank])
+    of_ranks = [None] * sp.world
+    dist.all_gather_object(of_ranks, found)
+    if sp.rank == 0:
+        print(json.dumps({family: answer for one in of_ranks for family, answer in one.items()}))
     armillary.leave_groups()
     dist.destroy_process_group()
 

@@ -1,7 +1,9 @@
 """All families of causal language models of transformers: right on 2 ranks, or refused with a reason."""
 
 import importlib.util
+import inspect
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,10 @@ if importlib.util.find_spec("transformers") is None:
 import hf_models
 import hf_page
 import launched
+import torch
 import transformers
+from armillary._hf_families import POSITIONS_UNREAD
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 import armillary
@@ -24,10 +29,11 @@ NO_AUTOCAST = {"dbrx"}  # on one device: its experts add a bf16 tensor to one of
 
 
 def test_right_families_equal_one_device():
-    found = json.loads(launched.torchrun(2, "hf_families_ranks.py").splitlines()[-1])
+    found = json.loads(launched.forked(2, "hf_families_ranks.py").splitlines()[-1])
     assert found.keys() == hf.FAMILIES
     for family, answer in found.items():
         assert answer["loss"] <= 1e-5 and answer["gradient"] <= 1e-5, f"{family}: {answer}"
+        assert answer["reads positions"] == (family not in POSITIONS_UNREAD), family
         narrow = answer["autocast"]
         if "unable" in narrow:
             assert family in NO_AUTOCAST, f"{family}: {narrow}"
@@ -69,6 +75,34 @@ def test_other_families_are_refused_with_their_reason(sp, family, reason):
     for untested in (False, True):
         with pytest.raises(armillary.InvalidArgument, match=f"family {family} has {reason}"):
             hf.install(model, sp, untested=untested)
+
+
+#: Inputs beside tokens, and what they are: images, sound, or the states of another model.
+MIXED = re.compile("pixel|image|video|input_features|audio|cross_attention_states|encoder_hidden|shared_kv")
+
+
+def wrappers():
+    """The classes of families that are refused for inputs that are not all tokens."""
+    for family in sorted(hf.REFUSED):
+        name = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(family)
+        if name is not None and hf.REFUSED[family].startswith("inputs that are not all tokens"):
+            yield family, getattr(transformers, name)
+
+
+@pytest.mark.parametrize(("family", "kind"), list(wrappers()))
+def test_wrappers_of_other_inputs_have_them_and_are_refused(sp, family, kind):
+    """Built without memory, with what its own configuration is by default."""
+    given = [name for name in inspect.signature(kind.forward).parameters if MIXED.search(name)]
+    # Emu3 has images among its tokens, from a codebook.
+    assert given or "vq_config" in CONFIG_MAPPING[family].sub_configs
+    if family in ("gemma3n", "gemma4_assistant"):  # need a package for images, and sizes of their own
+        model = hf_models.build("llama")
+        model.config.model_type = family
+    else:
+        with torch.device("meta"):
+            model = kind(kind.config_class())
+    with pytest.raises(armillary.InvalidArgument, match=r"has inputs that are not all tokens: images"):
+        hf.install(model, sp, untested=True)
 
 
 def test_a_later_family_is_refused(sp):

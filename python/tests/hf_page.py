@@ -11,26 +11,24 @@ HEAD = """# Families of Hugging Face transformers
 
 All families of transformers {version} that have a causal language model, by `config.model_type`.
 `hf.install` takes the class of that language model and the one below its head (`LlamaForCausalLM`,
-`LlamaModel`); other heads are refused by their name, for they may need a token of another rank. Others,
-such as those of a later version, are refused, unless `untested=True`.
+`LlamaModel`). Families that are not here, such as those of a later version, are refused, unless
+`untested=True`.
 
-This page is made by `python python/tests/hf_page.py > docs/hf_families.md` from the table in
-`python/armillary/_hf_families.py`.
+Made by `python python/tests/hf_page.py > docs/hf_families.md` from `python/armillary/_hf_families.py`.
 
 ## Right
 
-Loss and every gradient of a tiny model equal those of one device to 1e-5 on 2 ranks, with packed documents
-and, where the family has them, layers with a sliding window (`python/tests/hf_families_test.py`); under
-bf16 autocast their errors are at most 2.5 times those of one device. Layers of other types than
-`full_attention` and `sliding_attention`, which some configurations of these families ask for, are refused
-by their type; so are rotary positions of a type that is not known. The frequencies of `dynamic` and
-`longrope` are those of the longest position of all ranks.
+Loss and every gradient of a tiny model equal those of one device to 1e-5 on 2 ranks, with packed
+documents and, where the family has them, layers with a sliding window
+(`python/tests/hf_families_test.py`); under bf16 autocast their errors are at most 2.5 times those of one
+device. Layers of other types than `full_attention` and `sliding_attention`, and rotary positions of a
+type that is not known, are refused.
 """
 
 
 def wrapped(families):
     text = ", ".join(f"`{family}`" for family in sorted(families))
-    return "\n".join(textwrap.wrap(text, 140, break_on_hyphens=False))
+    return "\n".join(textwrap.wrap(text, 118, break_on_hyphens=False))
 
 
 def page():

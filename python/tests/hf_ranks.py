@@ -1,5 +1,5 @@
-"""A rank of hf_test.py, started by torchrun: compares sharded models with one device, prints JSON on rank
-0."""
+"""A rank of hf_test.py, started as by torchrun: compares sharded models with one device, prints JSON on
+rank 0."""
 
 import copy
 import json

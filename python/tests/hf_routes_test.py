@@ -1,6 +1,8 @@
 """No route around attention over ranks goes unseen, and nothing that was put into a model from outside."""
 
 import importlib.util
+import re
+import time
 import warnings
 
 import pytest
@@ -9,7 +11,9 @@ if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)
 
 import hf_models
+import ranks
 import torch
+import torch.distributed as dist
 import transformers
 from armillary._hf_masks import DeclaredMask, ModelMask
 
@@ -181,6 +185,36 @@ def test_padding_of_a_bidirectional_model_is_refused():
     sp = armillary.SequenceParallel(mask="full")
     with pytest.raises(armillary.InvalidArgument, match="a batch with padding is causal"):
         hf.shard(sp, **batch_with([1] * 40 + [0] * 8))
+
+
+def of_few_tokens(rank, world):
+    """Texts of forward passes in which a rank has no token, how long they took, and a loss afterwards."""
+    model, found = hf_models.build("llama"), []
+    whole = hf_models.batch(False)
+    for layout in ("zigzag", "contiguous", "striped"):
+        sp = armillary.SequenceParallel(strategy="ring", layout=layout)
+        batch = {"input_ids": whole["input_ids"][:, :1], "labels": whole["labels"][:, :1]}
+        begin = time.monotonic()
+        with hf.install(model, sp, check=False):
+            try:
+                text = f"loss {model(**hf.shard(sp, **batch, ragged='uneven')).loss:.5f}"
+            except armillary.Error as error:
+                text = f"{type(error).__name__}: {error}"
+            took_s = time.monotonic() - begin
+            dist.barrier()
+            loss = float(model(**hf.shard(sp, **whole)).loss)
+        dist.barrier()  # the next refusal would end a call that the other rank is still in
+        found.append((layout, text, took_s, loss))
+    return found, float(model(**whole).loss)
+
+
+def test_a_rank_without_tokens_is_refused_on_all_ranks_at_once():
+    for rank, (found, wanted) in enumerate(ranks.run(2, of_few_tokens)):
+        for layout, text, took_s, loss in found:
+            assert loss == pytest.approx(wanted, rel=1e-5)
+            none = rf"InvalidArgument: armillary.hf: layout {layout} gives rank \d none of 1 tokens; one for"
+            assert re.match(none, text), (rank, layout, text)
+            assert took_s < 30, (rank, layout, took_s)
 
 
 def test_one_rank_is_not_told_to_check(model, sp):

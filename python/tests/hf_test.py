@@ -25,7 +25,7 @@ from armillary import hf
 # An odd world by default, as each takes a minute of one core.
 @pytest.mark.parametrize("world", [2, 3, 4] if os.environ.get("ARMILLARY_TEST_ALL") else [3])
 def test_families_equal_one_device(world):
-    found = json.loads(launched.torchrun(world, "hf_ranks.py").splitlines()[-1])
+    found = json.loads(launched.forked(world, "hf_ranks.py").splitlines()[-1])
     assert len(found) == 2 * len(hf_models.CONFIGS)
     for case, answer in found.items():
         fp32 = answer["fp32"]
@@ -121,7 +121,10 @@ def test_a_batch_that_was_not_sharded_is_refused(model, sp):
     with hf.install(model, sp):
         for call in (model, model.generate):
             with pytest.raises(
-                armillary.InvalidArgument, match=r"without `sharded`.* generate\(\).* uninstall"
+                armillary.InvalidArgument,
+                match=r"without `sharded`.* on all ranks inputs = armillary.hf.shard\(sp, input_ids=.., "
+                r"labels=..\) and model\(\*\*inputs\) is required, or armillary.hf_trainer.Trainer .* "
+                r"generate\(\).* uninstall\(\) on one device",
             ):
                 call(**batch)
 

@@ -6,12 +6,15 @@ import random
 import time
 import weakref
 
+import pytest
 import ranks
 import torch
 import torch.distributed as dist
 
 import armillary
 from armillary import masks
+
+pytestmark = pytest.mark.alone
 
 CALLS = 200
 

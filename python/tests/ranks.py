@@ -3,6 +3,7 @@ that has used it cannot be forked."""
 
 import multiprocessing
 import os
+import pickle
 import tempfile
 import traceback
 
@@ -20,9 +21,10 @@ def _rank_main(function, place, meeting, answers, args):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     try:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
-        answers.send((None, function(rank, world, *args)))
+        # Not answers.send: tensors would be left in the memory of this rank, which ends before they are read.
+        answers.send_bytes(pickle.dumps((None, function(rank, world, *args))))
     except BaseException:  # noqa: BLE001, the parent fails with it
-        answers.send((traceback.format_exc(), None))
+        answers.send_bytes(pickle.dumps((traceback.format_exc(), None)))
     finally:
         import armillary
 
@@ -51,7 +53,7 @@ def run(world, function, *args):
                 process.kill()
                 continue
             try:
-                results.append(answers.recv())
+                results.append(pickle.loads(answers.recv_bytes()))
             except EOFError:
                 results.append((f"rank {rank} ended without an answer", None))
         for process, _ in ranks:

@@ -60,6 +60,65 @@ def copied(sp):
     return sp.shard(input_ids=copy, labels=copy)
 
 
+def attending(remake, **options):
+    """Plain attention to what is made of a shard, in a model that shards it again."""
+
+    def call(sp, rank):
+        first = sp.shard(x=HIDDEN)["x"]
+        again = sp.shard(x=remake(first), ragged="uneven")["x"]
+        return sp.attention(*(again + 0.0 for _ in range(3)), **options)
+
+    return call
+
+
+def of_a_bare_worker(x):
+    """As a worker sends a tensor that is in no batch."""
+    return pickle.loads(pickle.dumps(x.numpy()))
+
+
+def skipping_attention(sp, rank):
+    """Rank 1 has skipped a batch in a `try`; nobody gives the deal."""
+    ids = IDS.reshape(10, 1, -1)[int(rank == 1)]
+    sp.shard(input_ids=ids)
+    return sp.attention(*qkv())
+
+
+def fed(sp, rank):
+    sp.shard(input_ids=IDS[:, rank : rank + 24])
+    with sp.begin(heads=2) as begun:
+        begun.feed_k(qkv()[0])
+        begun.feed_v(qkv()[0])
+        return begun.finish(qkv()[0])
+
+
+def patched(sp, rank):
+    sp.shard(input_ids=IDS[:, rank : rank + 24])
+    with sp.patch_sdpa():
+        q = qkv()[0].transpose(1, 2)
+        return torch.nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True)
+
+
+def of_two_batches(use):
+    """Shards of two batches, of which rank 1 uses the first."""
+
+    def call(sp, rank):
+        batches = [sp.shard(x=HIDDEN)["x"], sp.shard(x=HIDDEN + 1.0)["x"]]
+        return use(sp, batches[int(rank != 1)])
+
+    return call
+
+
+def begun(sp, x):
+    with sp.begin(heads=x.shape[2]) as call:
+        call.feed_k(x)
+
+
+def sliced(sp, rank):
+    """Some tokens of a shard, in a tensor of their own."""
+    x = sp.shard(x=HIDDEN)["x"][:, :13] + 0.0
+    return sp.attention(x, x, x)
+
+
 def copied_twice(sp, rank):
     return sp.loss(torch.zeros(1, 4, 240), copied(sp)["labels"])
 
@@ -146,6 +205,8 @@ def with_tangent(sp, rank):
 
 WORLD = 3  # odd, so that zigzag gives ranks unequal shards of some lengths
 IDS = torch.arange(30 * TOKENS).reshape(1, -1)
+HIDDEN = torch.randn(1, 72, 2, 4, generator=torch.Generator().manual_seed(0))
+OTHER_SEQUENCES = "ranks hold different sequences: the same whole sequence on all ranks"
 # name: (the call, part of the text on a rank that was given a wrong value)
 BAD = {
     "integers": (attend(lambda: qkv(dtype=torch.int64)[0]), "k is Float on cpu, q is Long"),
@@ -165,6 +226,7 @@ BAD = {
     "a DTensor": (attend(a_dtensor), "q is a DTensor; the local tensor of this rank is required"),
     "a mask of the wrong kind": (on_rank(1, attend(mask=3)), "mask: a int is given; a text such as"),
     "an unknown mask": (attend(mask="causl"), "causl"),
+    "a mask of two lines": (attend(mask="window:left=3,right=0\nproofs=/nowhere"), "mask window right"),
     "documents of another sum": (attend(mask=masks.documents([3, 4])), "tokens"),
     "a dense mask of another length": (attend(mask=torch.ones(15, 15).tril() > 0), "layout zigzag gives it"),
     "a format": (attend(format="BLDH"), "format is 'BLDH'; BLHD or BHLD is required"),
@@ -208,6 +270,31 @@ BAD = {
         lambda sp, rank: sp.attention(*qkv(4), deal=copied(sp).deal, seq_len=12),
         "ranks hold different sequences: the same whole sequence on all ranks",
     ),
+    "a clone sharded twice, plain attention": (attending(torch.clone), OTHER_SEQUENCES),
+    "a slice of a clone": (attending(lambda x: x.clone()[:, :18]), OTHER_SEQUENCES),
+    "a clone that was detached": (attending(lambda x: (x * 1).detach()), OTHER_SEQUENCES),
+    "a tensor of a bare worker": (
+        attending(lambda x: torch.from_numpy(of_a_bare_worker(x))),
+        OTHER_SEQUENCES,
+    ),
+    "a clone sharded twice, with its length": (attending(torch.clone, seq_len=24), OTHER_SEQUENCES),
+    "a batch that was skipped, plain attention": (skipping_attention, OTHER_SEQUENCES),
+    "a batch that was skipped, one by one": (fed, OTHER_SEQUENCES),
+    "a batch that was skipped, patched": (patched, OTHER_SEQUENCES),
+    "a batch that was skipped, unshard": (
+        lambda sp, rank: [sp.shard(x=IDS[:, rank : rank + 24]), sp.unshard(torch.ones(1, 8))],
+        "the same whole sequence on all ranks, sharded once",
+    ),
+    "shards of two batches": (of_two_batches(lambda sp, x: sp.attention(x, x, x)), OTHER_SEQUENCES),
+    "shards of two batches, one by one": (of_two_batches(begun), OTHER_SEQUENCES),
+    "shards of two batches, unshard": (
+        of_two_batches(lambda sp, x: sp.unshard(x)),
+        "the same whole sequence on all ranks, sharded once",
+    ),
+    "some tokens of a shard": (
+        sliced,
+        "13 tokens on each of 3 ranks would be a sequence of 39, and none of that length was dealt, nearest",
+    ),
     "another sequence": (
         lambda sp, rank: sp.attention(*qkv(), deal=sp.shard(input_ids=IDS[:, rank : rank + 24]).deal),
         "ranks hold different sequences: the same whole sequence on all ranks",
@@ -219,6 +306,14 @@ BAD = {
     ),
     "uneven shards to unshard without a length": (
         lambda sp, rank: sp.unshard(sp.shard(x=IDS[:, :13], ragged="uneven")["x"] + 1),
+        "on all ranks",
+    ),
+    "uneven shards to attend without a length": (
+        lambda sp, rank: sp.attention(*[sp.shard(x=HIDDEN[:, :13], ragged="uneven")["x"] + 0] * 3),
+        "5 tokens on each of 3 ranks would be a sequence of 15, and none of that length was dealt",
+    ),
+    "lengths to unshard that differ": (
+        lambda sp, rank: sp.unshard(torch.ones(1, (14, 18)[rank % 2]), seq_len=(42, 54)[rank % 2]),
         "another sequence; the same seq_len or deal on all ranks is required",
     ),
     "a slice of a shard": (
@@ -381,7 +476,7 @@ def outcomes(rank, world):
     sp = armillary.SequenceParallel(timeout_s=20)
     found = {}
     for name, (call, _) in BAD.items():
-        sp.positions(24)  # the last tokens of the group are its own
+        sp.deal(24)  # the last tokens of the group are its own, and nobody knows what they are
         begin = time.monotonic()
         try:
             call(sp, rank)
@@ -408,7 +503,8 @@ def test_refused_on_every_rank(found, name):
     assert set(kinds) <= allowed and "armillary.errors.InvalidArgument" in kinds, found
     assert any(BAD[name][1] in text for text in texts), texts
     assert all("\n" not in text for text in texts), texts
-    assert max(of_rank[name][2] for of_rank in found) < 8
+    # Making the first DTensor imports for seconds.
+    assert max(of_rank[name][2] for of_rank in found) < (19 if name == "a DTensor" else 8)
 
 
 def test_the_group_works_afterwards(found):
@@ -462,6 +558,7 @@ def meshes(rank, world):
             armillary.SequenceParallel(group)
         except armillary.InvalidArgument as error:
             texts.append(str(error))
+    dist.barrier()  # a rank that ends closes connections that the other still makes
     return texts
 
 

@@ -67,7 +67,7 @@ def comes_late(sp, step, is_culprit):
 
 def is_refused(sp, step, is_culprit):
     if is_culprit:
-        sp.attention(*torch.ones(3, 1, 5, 2, 4, dtype=torch.int64))
+        sp.attention(*torch.ones(3, 1, 5, 2, 4, dtype=torch.int64), seq_len=TOKENS)
     call(sp, step)
 
 
@@ -268,3 +268,59 @@ def test_a_refusal_that_a_rank_comes_late_to_is_over_when_both_have_heard_it(tex
 def test_a_rank_whose_process_has_ended_is_not_waited_for(texts):
     end = r"rank 1 of 2 did not come: process \d+ of host \S+, which was rank 1, has ended"
     assert re.search(end, texts[0][6])
+
+
+TELLING_S = 10  # a rank that refuses waits so long for the others, if its timeout is longer
+
+
+def makes_the_refused_call_late(sp, step, waits):
+    """The other rank has gone to a barrier, as ranks do that agree on the step in which they go on."""
+    if sp.rank == 1:
+        time.sleep(TELLING_S + 0.5)
+        late = armillary.SequenceParallel(sp._group, strategy="ring", timeout_s=2)
+        waits["text"] = text_of(call, late, step)
+    dist.barrier(sp._group)
+
+
+def left_the_call_out_and_is_first(sp, step, waits):
+    time.sleep(TELLING_S + 0.5 if sp.rank == 1 else 1.5)
+
+
+def left_the_call_out_and_is_last(sp, step, waits):
+    if sp.rank == 1:
+        time.sleep(TELLING_S + 1.5)
+
+
+LATE = [makes_the_refused_call_late, left_the_call_out_and_is_first, left_the_call_out_and_is_last]
+
+
+def after_a_refusal_that_was_not_heard(rank, world):
+    groups = [dist.new_group([2 * at, 2 * at + 1]) for at in range(len(LATE))]
+    mine = groups[rank // 2]
+    sp = armillary.SequenceParallel(mine, strategy="ring", timeout_s=3 * TELLING_S)
+    sp._group = mine
+    common_step(sp, 0)
+    dist.barrier(mine)
+    found, begin = {"case": LATE[rank // 2].__name__}, time.monotonic()
+    if sp.rank == 0:
+        found["refused"] = text_of(is_refused, sp, 1, True)
+        found["refused_s"] = time.monotonic() - begin
+    LATE[rank // 2](sp, 1, found)
+    begin = time.monotonic()
+    try:
+        found["next step"] = common_step(sp, 2)
+    except armillary.Error as error:
+        found["next step"] = f"{type(error).__name__}: {error}"
+    return found | {"took_s": time.monotonic() - begin}
+
+
+def test_a_refusal_that_a_rank_does_not_hear_in_ten_seconds_is_over():
+    for rank, found in enumerate(ranks.run(2 * len(LATE), after_a_refusal_that_was_not_heard)):
+        assert found["next step"] < 1e-12 if isinstance(found["next step"], float) else False, found
+        assert found["took_s"] < SLACK_S, found
+        if rank % 2 == 0:
+            assert found["refused"].startswith("InvalidArgument: attention: q is Long"), found
+            assert TELLING_S - 1 < found["refused_s"] < TELLING_S + SLACK_S, found
+        if "text" in found:
+            both = r"rank 0 of 2 did not come within .* s; in the call before, rank 0 failed: attention: q is"
+            assert re.search(both, found["text"]), found

@@ -1,17 +1,15 @@
 """Runs of a Trainer, each made alike for transformers in one process and for ours over ranks."""
 
 import copy
+import dataclasses
 import os
-import pathlib
+import random
 
-import peft
+import numpy
 import torch
 import transformers
-from armillary._hf_table import HONOURED_METHODS
 from torch.nn import functional
 from torch.utils.data import IterableDataset
-
-from armillary import hf
 
 VOCABULARY, TOKENS, IGNORED = 64, 32, -100
 
@@ -66,6 +64,25 @@ class Stream(IterableDataset):
         return iter(examples(6))
 
 
+class OnePass(IterableDataset):
+    """Examples that can be read once, with tokens that are drawn when they are read."""
+
+    def __init__(self):
+        self.rest = iter(examples(8))
+
+    def __iter__(self):
+        for one in self.rest:
+            drawn = [random.randrange(2, VOCABULARY), int(numpy.random.randint(2, VOCABULARY))]
+            drawn += torch.randint(2, VOCABULARY, (2,)).tolist()
+            ids = torch.cat([torch.tensor(drawn), one["input_ids"][4:]])
+            yield {"input_ids": ids, "labels": ids}
+
+
+def with_one_pass(base):
+    """A Trainer with a stream that can be read once."""
+    return lambda **settings: base(**settings | {"train_dataset": OnePass()})
+
+
 def own_loss(outputs, labels, num_items_in_batch=None):
     """Cross entropy of whole logits, and a term of them alone."""
     logits, wanted = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
@@ -118,24 +135,10 @@ def with_optimizers(base):
     """A Trainer with an optimizer and a schedule of its own."""
 
     def make(**settings):
+        CHOSEN[NOW[0]].add("optimizers")
         optimizer = torch.optim.SGD(settings["model"].parameters(), lr=0.02)
         schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
         return base(optimizers=(optimizer, schedule), **settings)
-
-    return make
-
-
-def with_overrides(names):
-    """A Trainer that overrides methods by ones that only call them."""
-
-    def make(base):
-        def overriding(name):
-            return lambda self, *args, **settings: getattr(super(kind, self), name)(*args, **settings)
-
-        methods = {name: overriding(name) for name in names if callable(getattr(base, name))}
-        methods["get_optimizer_cls_and_kwargs"] = staticmethod(base.get_optimizer_cls_and_kwargs)
-        kind = type("Overrides", (base,), methods)
-        return kind
 
     return make
 
@@ -206,7 +209,16 @@ TRAINING = {
         },
         {"train_dataset": examples(7)},
     ),
-    "seeds": ({"data_seed": 3, "seed": 4, "num_train_epochs": 2, "logging_strategy": "epoch"}, {}),
+    "seeds": (
+        {
+            "data_seed": 3,
+            "seed": 4,
+            "num_train_epochs": 2,
+            "logging_strategy": "epoch",
+            "dataloader_pin_memory": False,
+        },
+        {},
+    ),
     "max_steps": ({"max_steps": 5, "num_train_epochs": 7}, {}),
     "accelerator_config": (
         {
@@ -221,6 +233,7 @@ TRAINING = {
         },
         {},
     ),
+    "one pass": ({"max_steps": 3}, {"kind": with_one_pass}),
     "stream": ({"max_steps": 4}, {"train_dataset": Stream()}),
     "adafactor": ({"optim": "adafactor", "optim_args": "scale_parameter=True", "max_steps": 2}, {}),
     "adagrad": ({"optim": "adagrad", "max_steps": 2}, {}),
@@ -256,7 +269,7 @@ TRAINING = {
     "ddp_static_graph": ({"ddp_static_graph": True, "ddp_find_unused_parameters": False}, {}),
     "without effect": (
         {
-            "local_rank": -1,
+            "local_rank": 0,
             "do_train": True,
             "do_eval": True,
             "do_predict": True,
@@ -269,6 +282,7 @@ TRAINING = {
             "torch_empty_cache_steps": 1,
             "project": "p",
             "run_name": "r",
+            "report_to": [],
             "trackio_bucket_id": "b",
             "trackio_space_id": "s",
             "trackio_static_space_id": "t",
@@ -284,10 +298,9 @@ TRAINING = {
         {"callbacks": [Counts()]},
     ),
     "hub": (
-        {"push_to_hub": True, "hub_strategy": "end", "save_strategy": "epoch", "save_on_each_node": False},
+        {"push_to_hub": True, "hub_strategy": "end", "save_strategy": "epoch", "save_on_each_node": True},
         {"kind": with_hub},
     ),
-    "overrides": ({}, {"kind": with_overrides(HONOURED_METHODS.split())}),
     "columns": (
         {"remove_unused_columns": False},
         {"train_dataset": [dict(one, position_ids=POSITIONS) for one in examples()]},
@@ -314,6 +327,17 @@ TRAINING = {
 }
 
 
+#: What each run gives to `TrainingArguments` and to the Trainer that is not their default.
+CHOSEN = {}
+NOW = [""]  # the run
+_FIELDS = {field.name: field for field in dataclasses.fields(transformers.TrainingArguments)}
+
+
+def default_of(name):
+    field = _FIELDS[name]
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
 def arguments(folder, **settings):
     """Arguments of a short run."""
     base = {
@@ -332,6 +356,8 @@ def arguments(folder, **settings):
         "seed": 5,
         "ddp_backend": "gloo" if "WORLD_SIZE" in os.environ else None,
     }
+    chosen = CHOSEN.setdefault(NOW[0], {"output_dir", "args"})
+    chosen |= {name for name, value in (base | settings).items() if value != default_of(name)}
     # Keys of the accelerator are written to by the Trainer.
     return transformers.TrainingArguments(str(folder), **copy.deepcopy(base | settings))
 
@@ -342,7 +368,9 @@ def trainer_of(base, folder, settings, of_trainer, **more):
     kind = of_trainer.pop("kind", lambda one: one)(base)
     if "model_init" not in of_trainer:
         of_trainer.setdefault("model", llama())
-    return kind(args=arguments(folder, **settings), **of_trainer, **more)
+    args = arguments(folder, **settings)
+    CHOSEN[NOW[0]] |= of_trainer.keys()
+    return kind(args=args, **of_trainer, **more)
 
 
 def numbers_of(trainer, metrics):
@@ -369,144 +397,4 @@ def trained(base, folder, name, **more):
     trainer = trainer_of(base, folder, settings, of_trainer, **more)
     found = numbers_of(trainer, trainer.train().metrics)
     torch.use_deterministic_algorithms(False)
-    return found
-
-
-def resumed(base, folder, **more):
-    """Losses of a run that is begun again in its second epoch, and of the run that it goes on from."""
-    settings = {"num_train_epochs": 3, "save_strategy": "steps", "save_steps": 6}
-    whole = trainer_of(base, folder, settings, {}, **more)
-    whole.train()
-    again = trainer_of(base, folder, settings | {"restore_callback_states_from_checkpoint": True}, {}, **more)
-    again.train(resume_from_checkpoint=str(pathlib.Path(folder) / "checkpoint-6"))
-    skipping = trainer_of(
-        base, folder, settings | {"ignore_data_skip": True, "save_strategy": "no"}, {}, **more
-    )
-    skipping.train(resume_from_checkpoint=str(pathlib.Path(folder) / "checkpoint-6"))
-    losses = [
-        [one["loss"] for one in run.state.log_history if "loss" in one] for run in (whole, again, skipping)
-    ]
-    return [losses, losses[0] == losses[1] or "differs"]
-
-
-def saved(base, folder, **more):
-    """Which checkpoints are kept, and what a model that is read from one of them computes."""
-    settings = {
-        "eval_strategy": "steps",
-        "eval_steps": 1,
-        "save_strategy": "best",
-        "metric_for_best_model": "loss",
-        "greater_is_better": False,
-        "load_best_model_at_end": True,
-        "save_total_limit": 1,
-        "save_only_model": True,
-    }
-    trainer = trainer_of(base, folder, settings, {"eval_dataset": examples(3, seed=9)}, **more)
-    trainer.train()
-    found = [numbers_of(trainer, {"train_samples_per_second": 0, "train_runtime": 0, "train_loss": 0})]
-    trainer.accelerator.wait_for_everyone()
-    kept = sorted(one.name for one in pathlib.Path(folder).iterdir() if one.is_dir())
-    whole = examples(1)[0]["input_ids"][None]
-    again = transformers.AutoModelForCausalLM.from_pretrained(pathlib.Path(folder) / kept[0])
-    return [*found, kept, again(whole).logits.square().mean().item(), again.config._attn_implementation]
-
-
-def packed(base, folder, **more):
-    """Examples of different lengths: padded in one process, packed as documents over ranks."""
-    collate = padded if base is transformers.Trainer else hf.pack
-    rows = [{"input_ids": one["input_ids"], "labels": one["labels"]} for one in ragged()]
-    of_trainer = {"train_dataset": rows, "eval_dataset": rows[:5], "data_collator": collate}
-    trainer = trainer_of(base, folder, {"gradient_accumulation_steps": 2}, of_trainer, **more)
-    found = numbers_of(trainer, trainer.train().metrics)
-    return [found[0], found[1], found[-1], trainer.evaluate()["eval_loss"]]
-
-
-def adapted(base, folder, **more):
-    """Adapters of peft, and parameters beside them."""
-    found = []
-    for kind in (
-        peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head"]),
-        peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
-    ):
-        model = peft.get_peft_model(llama(), kind)
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(3))
-        settings = {"label_smoothing_factor": 0.1 if found else 0.0, "gradient_accumulation_steps": 2}
-        of_trainer = {"model": model, "eval_dataset": examples(3, seed=9)}
-        trainer = trainer_of(base, folder, settings, of_trainer, **more)
-        found += [numbers_of(trainer, trainer.train().metrics), trainer.evaluate()["eval_loss"]]
-    return found
-
-
-def narrow(base, folder, **more):
-    """Predictions in fp32 and of models that are cast to narrow numbers, and parameters after some steps."""
-    found = {}
-    for name in ("", "bf16_full_eval", "fp16_full_eval"):
-        trainer = trainer_of(base, folder, {name: True} if name else {}, {}, **more)
-        found[name] = trainer.predict(examples(2)).predictions.flatten().tolist()
-    for name in ("trained", "bf16"):
-        settings = {"max_steps": 2, "gradient_accumulation_steps": 2, "bf16": name == "bf16"}
-        trainer = trainer_of(base, folder, settings, {}, **more)
-        trainer.train()
-        sums = [one.detach().flatten() for one in trainer.model.parameters()]
-        found[name] = torch.cat(sums)[::5].tolist()
-    return found
-
-
-def size_of(values):
-    """The sum of absolute values of arrays in tuples and lists."""
-    if values is None:
-        return 0.0
-    if isinstance(values, (tuple, list)):
-        return sum(size_of(one) for one in values)
-    return float(abs(values).sum())
-
-
-def evaluated(base, folder, **more):
-    """Metrics, predictions and the inputs of functions of metrics, in each way to ask for them."""
-    found = {}
-
-    def metrics(given, compute_result=True):
-        seen.append([size_of(one) for one in (given.predictions, given.label_ids)])
-        seen[-1] += [None if one is None else len(one) for one in (given.inputs, given.losses)]
-        return {"rows": len(given.predictions)}
-
-    asked = {
-        "loss": ({}, {}),
-        "metrics": ({}, {"compute_metrics": metrics}),
-        "included": (
-            {"include_for_metrics": ["inputs", "loss"], "eval_accumulation_steps": 2},
-            {"compute_metrics": metrics},
-        ),
-        "batches": ({"batch_eval_metrics": True}, {"compute_metrics": metrics}),
-        "objects": (
-            {"eval_use_gather_object": True},
-            {
-                "compute_metrics": metrics,
-                "preprocess_logits_for_metrics": lambda logits, labels: logits.argmax(-1) + (labels != 1),
-            },
-        ),
-        "loss only": ({"prediction_loss_only": True}, {"compute_metrics": metrics}),
-        "smoothed": ({"label_smoothing_factor": 0.1}, {"compute_metrics": metrics}),
-        "own loss": ({}, {"compute_metrics": metrics, "kind": with_own_loss}),
-        "sorted": ({"train_sampling_strategy": "group_by_length"}, {"compute_metrics": metrics}),
-    }
-    for name, (settings, of_trainer) in asked.items():
-        seen = []
-        trainer = trainer_of(
-            base, folder, settings, {"eval_dataset": examples(5, seed=9)} | of_trainer, **more
-        )
-        evaluation = trainer.evaluate()
-        steps = round(evaluation["eval_steps_per_second"] * evaluation["eval_runtime"])
-        predicted = trainer.predict(examples(3, seed=8), metric_key_prefix="held")
-        found[name] = [evaluation["eval_loss"], evaluation.get("eval_rows"), steps, seen]
-        found[name] += [predicted.metrics["held_loss"], size_of(predicted.predictions)]
-    trainer = trainer_of(
-        base, folder, {"eval_do_concat_batches": False}, {"compute_metrics": metrics}, **more
-    )
-    rows = [{"input_ids": one["input_ids"]} for one in examples(3, seed=8)]
-    found["without labels"] = size_of(trainer.predict(rows).predictions)
-    both = trainer.evaluate({"a": examples(1), "b": examples(3)})
-    found["dict"] = {name: value for name, value in both.items() if name.endswith("_loss")}
     return found

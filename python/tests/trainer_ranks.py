@@ -1,5 +1,5 @@
-"""A rank of trainer_test.py, started by torchrun: prints what Trainers over ranks give and, from the Trainer
-of transformers in one process of its own kind, what is wanted."""
+"""A rank of trainer_test.py, started as by torchrun: prints what Trainers over ranks give and what the
+Trainer of transformers in one process gives: each rank runs some of those, before there is a group."""
 
 import json
 import logging
@@ -11,10 +11,11 @@ import warnings
 import torch
 import torch.distributed as dist
 import trainer_cases as cases
+import trainer_runs as more_runs
 import transformers
 from accelerate.state import AcceleratorState, GradientState, PartialState
 
-OTHERS = ("resumed", "saved", "evaluated", "packed", "adapted", "narrow")
+OTHERS = ("resumed", "saved", "evaluated", "packed", "adapted", "narrow", "overridden")
 OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -22,11 +23,12 @@ def results(base, folder, names, **more):
     """Results of the runs of some names."""
     found = {}
     for name in names:
+        cases.NOW[0] = name
         place = pathlib.Path(folder) / name.replace(" ", "_")
         if name in cases.TRAINING:
             found[name] = cases.trained(base, place, name, **more)
         else:
-            found[name] = getattr(cases, name)(base, place, **more)
+            found[name] = getattr(more_runs, name)(base, place, **more)
     return found
 
 
@@ -42,9 +44,14 @@ def in_one_process(folder, names):
 
 
 def first_batch(base, folder, sp):
-    """Losses of a run whose first batch is compared with one device, and the text for layers that know how
+    """Numbers of runs whose first batch is compared with one device, and the text for layers that know how
     many tokens they are given."""
-    checked = cases.trained(base, folder, "max_steps", sp=sp, check_first_batch=True)
+    runs = ("max_steps", "one pass", "gradient_checkpointing", "narrow steps")
+    cases.TRAINING["narrow steps"] = ({"bf16": True, "max_steps": 2}, {})
+    checked = {}
+    for name in runs:
+        both = [cases.trained(base, folder, name, sp=sp, check_first_batch=one) for one in (True, False)]
+        checked[name] = [json.dumps(one) for one in both]
     trainer = cases.trainer_of(base, folder, {}, {}, sp=sp, check_first_batch=True)
     layer = type(trainer.model.model.layers[0].mlp)
     right = layer.forward
@@ -62,10 +69,13 @@ def main(folder, names):
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    is_first = os.environ["RANK"] == "0"
+    cases.CHOSEN.clear()
+    rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
     names = names or [*cases.TRAINING, *OTHERS]
-    wanted = in_one_process(f"{folder}/one", names) if is_first else None
+    mine = in_one_process(f"{folder}/one", names[rank::world])
     dist.init_process_group("gloo")
+    wanted = [None] * world
+    dist.all_gather_object(wanted, mine)
     from armillary.hf_trainer import Trainer
 
     import armillary
@@ -73,8 +83,10 @@ def main(folder, names):
     sp = armillary.SequenceParallel(strategy="ring")
     given = results(Trainer, f"{folder}/ranks", names, sp=sp)
     given["first batch"] = first_batch(Trainer, folder, sp)
-    if is_first:
-        print(json.dumps({"given": given, "wanted": wanted}))
+    if rank == 0:
+        chosen = {name: sorted(one) for name, one in cases.CHOSEN.items()}
+        alone = {name: one for part in wanted for name, one in part.items()}
+        print(json.dumps({"given": given, "wanted": alone, "chosen": chosen}))
     armillary.leave_groups()
     dist.destroy_process_group()
 

@@ -56,8 +56,8 @@ std::int64_t peak_above_tensors(const std::string& mask, at::ScalarType dtype) {
                                     {.mask = plan::parse_mask(mask, {kTokens, kTokens}),
                                      .layout = plan::parse_layout("contiguous")});
     out.backward(dout);
-    const std::int64_t given = 4 * out.nbytes();  // out, dq, dk, dv
-    above = status_bytes("VmHWM") - before - given;
+    const std::int64_t results = 4 * out.nbytes();  // out, dq, dk, dv
+    above = status_bytes("VmHWM") - before - results;
   });
   return above;
 }

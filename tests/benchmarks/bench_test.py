@@ -90,6 +90,23 @@ def test_overlap():
         assert (row["by_the_plan"] == 0) == (row["pass"] == "forward"), row
 
 
+def test_collectives():
+    found = rows("collectives", "--quick", "--bytes", 64, 8192)
+    assert [(row["engine"], row["part_bytes"], row["operation"]) for row in found] == [
+        (engine, size, operation)
+        for engine in contest.ENGINES
+        for size in (64, 8192)
+        for operation in ("all_gather", "reduce_scatter")
+    ]
+    for row in found:
+        # To the one other rank: one message, which says what is called.
+        assert (row["messages"], row["bytes"]) == (1, row["part_bytes"]), row
+        assert row["label_bytes"] > 0
+        assert row["over_bare_us"] == pytest.approx(1e6 * (row["seconds"] - row["bare_seconds"]))
+        both = row["seconds"] + row["compute_seconds"]
+        assert row["hidden"] == pytest.approx((both - row["beside_seconds"]) / row["seconds"])
+
+
 def test_live():
     shape = ["--heads", 2, "--head-dim", 16, "--tokens", 32, "--strategies", "ring", "--least", 1]
     found = rows("live", "--quick", *shape)

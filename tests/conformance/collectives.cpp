@@ -1,5 +1,5 @@
-// Collectives: results for every dtype, and calls that are refused. If ranks call differently,
-// every rank gets the same text and no data moves.
+// Collectives that block: results for every dtype, and arguments that are refused before anything
+// is started. Calls that differ are those of differences.cpp.
 #include "armillary/comm/collectives.h"
 
 #include <fmt/format.h>
@@ -11,70 +11,14 @@
 #include <cstring>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "armillary/comm/half_floats.h"
 #include "armillary/core/error.h"
+#include "armillary/core/half_floats.h"
 #include "tests/conformance/conformance.h"
 
 namespace armillary::comm {
 namespace {
-
-/// Expects `call` to throw `text` on every rank, and the group to be usable afterwards.
-void expect_refusal(Communicator& comm, const Body& call, const std::string& text) {
-  try {
-    call(comm);
-    ADD_FAILURE() << "rank " << comm.rank() << ": no exception; required: " << text;
-  } catch (const InvalidArgument& e) {
-    EXPECT_EQ(e.what(), text) << "rank " << comm.rank();
-  }
-  std::vector<double> one = {1};
-  all_reduce_sum(comm, one);
-  EXPECT_EQ(one[0], comm.world()) << "rank " << comm.rank();
-}
-
-TEST_P(CommunicatorConformance, CollectivesThatDifferAreRefusedOnEveryRank) {
-  for (const int world : worlds({2, 3, 5, 8})) {
-    run(world, [](Communicator& comm) {
-      const bool odd = comm.rank() == comm.world() - 1;
-      const auto refusal = [&](std::string_view name, std::string_view first,
-                               std::string_view last) {
-        return fmt::format(
-            "{}: rank 0 calls {}, rank {} calls {}; the same call is required on all ranks", name,
-            first, comm.world() - 1, last);
-      };
-      std::vector<float> floats(odd ? 4 : 3, 7);
-      const std::vector<float> before = floats;
-      std::vector<double> doubles(3);
-      const auto bytes = std::as_writable_bytes(std::span(floats).first(3));
-
-      expect_refusal(
-          comm, [&](Communicator& c) { all_reduce_sum(c, floats); },
-          refusal("all_reduce_sum", "all_reduce_sum of 3 fp32", "all_reduce_sum of 4 fp32"));
-      expect_refusal(
-          comm,
-          [&](Communicator& c) { odd ? all_reduce_sum(c, doubles) : all_reduce_sum(c, floats); },
-          refusal("all_reduce_sum", "all_reduce_sum of 3 fp32", "all_reduce_sum of 3 fp64"));
-      expect_refusal(
-          comm, [&](Communicator& c) { broadcast(c, bytes, odd ? 1 : 0); },
-          refusal("broadcast", "broadcast of 12 byte from rank 0",
-                  "broadcast of 12 byte from rank 1"));
-      expect_refusal(
-          comm, [&](Communicator& c) { odd ? barrier(c) : broadcast(c, bytes, 0); },
-          refusal("broadcast", "broadcast of 12 byte from rank 0", "barrier"));
-      std::vector<std::byte> all(std::size_t{8} * static_cast<std::size_t>(comm.world()));
-      const std::size_t size = odd ? 8 : 4;
-      expect_refusal(
-          comm,
-          [&](Communicator& c) {
-            all_gather(c, bytes.first(size), std::span(all).first(size * c.world()));
-          },
-          refusal("all_gather", "all_gather of 4 byte", "all_gather of 8 byte"));
-      EXPECT_EQ(floats, before) << "rank " << comm.rank();
-    });
-  }
-}
 
 /// Element i of the values of rank r, small enough to be exact in every dtype.
 int value_of(int rank, std::int64_t i) {
@@ -82,8 +26,8 @@ int value_of(int rank, std::int64_t i) {
 }
 
 /// `count` elements: value(0), value(1), ...
-std::vector<std::byte> made(Dtype dtype, std::int64_t count,
-                            const std::function<int(std::int64_t)>& value) {
+std::vector<std::byte> values_of(Dtype dtype, std::int64_t count,
+                                 const std::function<int(std::int64_t)>& value) {
   std::vector<std::byte> bytes(count * size_of(dtype));
   for (std::int64_t i = 0; i < count; ++i) {
     std::byte* const to = bytes.data() + i * size_of(dtype);
@@ -130,22 +74,22 @@ TEST_P(CommunicatorConformance, CollectivesMoveEveryDtype) {
           const auto mine_at = [&](int rank) {
             return [rank](std::int64_t i) { return value_of(rank, i); };
           };
-          std::vector<std::byte> mine = made(dtype, count, mine_at(self));
+          std::vector<std::byte> mine = values_of(dtype, count, mine_at(self));
           std::vector<std::byte> all(P * count * size_of(dtype));
           all_gather(comm, array_of(mine, dtype), array_of(all, dtype));
-          EXPECT_EQ(all, made(dtype, P * count, [&](std::int64_t i) {
+          EXPECT_EQ(all, values_of(dtype, P * count, [&](std::int64_t i) {
                       return value_of(static_cast<int>(i / count), i % count);
                     }));
 
-          std::vector<std::byte> sent = made(dtype, P * count, mine_at(self));
+          std::vector<std::byte> sent = values_of(dtype, P * count, mine_at(self));
           std::vector<std::byte> received(sent.size());
           all_to_all(comm, array_of(sent, dtype), array_of(received, dtype));
-          EXPECT_EQ(received, made(dtype, P * count, [&](std::int64_t i) {
+          EXPECT_EQ(received, values_of(dtype, P * count, [&](std::int64_t i) {
                       return value_of(static_cast<int>(i / count), self * count + i % count);
                     }));
 
           broadcast(comm, array_of(mine, dtype), P - 1);
-          EXPECT_EQ(mine, made(dtype, count, mine_at(P - 1))) << to_string(dtype);
+          EXPECT_EQ(mine, values_of(dtype, count, mine_at(P - 1))) << to_string(dtype);
         }
       }
     });
@@ -168,20 +112,20 @@ TEST_P(CommunicatorConformance, CollectivesReduceEveryDtype) {
         for (const Reduction reduction : {Reduction::Sum, Reduction::Max}) {
           for (const std::int64_t count : {0, 1, 4, 2500}) {
             const auto own = [&](std::int64_t i) { return value_of(comm.rank(), i); };
-            std::vector<std::byte> values = made(dtype, count, own);
+            std::vector<std::byte> values = values_of(dtype, count, own);
             all_reduce(comm, array_of(values, dtype), reduction);
-            EXPECT_EQ(values,
-                      made(dtype, count, [&](std::int64_t i) { return reduced(reduction, i); }))
+            EXPECT_EQ(values, values_of(dtype, count,
+                                        [&](std::int64_t i) { return reduced(reduction, i); }))
                 << to_string(dtype);
 
-            std::vector<std::byte> all = made(dtype, P * count, own);
+            std::vector<std::byte> all = values_of(dtype, P * count, own);
             const std::vector<std::byte> before = all;
             std::vector<std::byte> mine(count * size_of(dtype));
             reduce_scatter(comm, array_of(all, dtype), array_of(mine, dtype), reduction);
-            EXPECT_EQ(mine, made(dtype, count,
-                                 [&](std::int64_t i) {
-                                   return reduced(reduction, comm.rank() * count + i);
-                                 }))
+            EXPECT_EQ(mine, values_of(dtype, count,
+                                      [&](std::int64_t i) {
+                                        return reduced(reduction, comm.rank() * count + i);
+                                      }))
                 << to_string(dtype);
             EXPECT_EQ(all, before);
           }

@@ -34,6 +34,8 @@ struct Launcher {
   int lane_0 = 0;
   /// The largest world of a group.
   int most_ranks = 8;
+  /// Whether the tests also run with fewer processes, from 2 on, whose worlds they leave to those.
+  bool fewer_run_too = false;
   double start_s = 0;  ///< Seconds that making and ending a group may take on a busy machine.
   bool huge_messages = true;  ///< Whether messages may be longer than 2 GiB.
   /// Whether the batches of a lane end strictly in order, so that pairs of ranks are not
@@ -63,10 +65,14 @@ class CommunicatorConformance : public testing::TestWithParam<Launcher> {
   }
   /// The world nearest to `world` that the engine has.
   int at_most(int world) const { return std::min(world, GetParam().most_ranks); }
-  /// `wanted`, in which worlds that are too large become the largest one.
+  /// `wanted`, in which worlds that are too large become the largest one, without those of runs
+  /// with fewer processes.
   std::set<int> worlds(std::initializer_list<int> wanted) const {
     std::set<int> result;
     for (const int world : wanted) result.insert(at_most(world));
+    if (GetParam().fewer_run_too) {
+      std::erase_if(result, [&](int world) { return world > 1 && world < GetParam().most_ranks; });
+    }
     return result;
   }
   /// Whether this test, which asks for several worlds, has something to do in a world of one.

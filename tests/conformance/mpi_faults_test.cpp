@@ -42,13 +42,13 @@ struct Outcome {
 
 /// Command lines of processes, this one's children of children included, that contain `text`.
 std::vector<std::string> processes_with(const std::string& text) {
-  std::vector<std::string> found;
+  std::vector<std::string> texts;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     std::ifstream file(entry.path() / "cmdline");
     const std::string line{std::istreambuf_iterator<char>(file), {}};
-    if (line.find(text) != std::string::npos) found.push_back(line);
+    if (line.find(text) != std::string::npos) texts.push_back(line);
   }
-  return found;
+  return texts;
 }
 
 Outcome run_with_fault(const std::string& kind) {

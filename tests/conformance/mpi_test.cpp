@@ -59,6 +59,7 @@ Launcher mpi(const std::string& name, MpiOptions options) {
   return {.name = name,
           .run = run,
           .most_ranks = processes(),
+          .fewer_run_too = true,
           .start_s = 4,
           .huge_messages = options.piece_bytes == MpiOptions().piece_bytes};
 }
@@ -76,6 +77,7 @@ Launcher mpi_split() {
           .run = run,
           .lane_0 = MpiOptions().lanes,
           .most_ranks = processes() - 1,
+          .fewer_run_too = true,
           .start_s = 4};
 }
 

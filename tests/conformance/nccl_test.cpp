@@ -236,7 +236,7 @@ TEST(NcclMessages, TakeHostMemoryBesideThatOfTheDevice) {
       const std::vector<Strided> mixed = {mine, sent};
       EXPECT_THAT([&] { comm.isend(peer, 0, mixed); },
                   testing::ThrowsMessage<InvalidArgument>(
-                      "nccl: a message with 1 parts in host memory and 1 on the device; one place "
+                      "nccl: a message with 1 part in host memory and 1 on the device; one place "
                       "is required"));
       const Strided elsewhere = {mine.data, 1, 4, 4, peer};
       EXPECT_THAT(
@@ -256,33 +256,36 @@ TEST(NcclMessages, TakeHostMemoryBesideThatOfTheDevice) {
 }
 
 // Rank 0 would wait for messages of the host, rank 1 for NCCL.
-TEST(NcclMessages, CollectivesThatDifferInPlaceAreRefusedOnEveryRank) {
+TEST(NcclMessages, CollectivesThatDifferInPlaceEndEveryRank) {
   FakeGpus gpus(2, {});
-  run_ranks(2, [&](Communicator& host) {
-    const auto api = gpus.api(host.rank());
-    const auto body = [&](Communicator& comm) {
-      comm.set_timeout(5);
-      DeviceCopies copies(*api, comm.rank());
-      std::vector<float> values(100, 1);
-      const Strided there = copies.allocate(whole(std::span(values)));
-      const Array of_host = array(std::span(values));
-      const Array of_device = {there.data, of_host.count, Dtype::Fp32, there.device};
-      EXPECT_THAT([&] { all_reduce(comm, comm.rank() == 0 ? of_host : of_device); },
-                  testing::ThrowsMessage<InvalidArgument>(
-                      "all_reduce_sum: rank 0 calls all_reduce_sum of 100 fp32, rank 1 calls "
-                      "all_reduce_sum of 100 fp32 on a device; the same call is required on all "
-                      "ranks"));
-      EXPECT_THAT([&] { all_to_all(comm, of_host, of_device); },
-                  testing::ThrowsMessage<InvalidArgument>(fmt::format(
-                      "all_to_all: memory of devices -1 and {} (-1 is the host); one is "
-                      "required",
-                      comm.rank())));
-      all_reduce(comm, of_host);
-      EXPECT_EQ(values[0], 2);
-      copies.release(there);
-    };
-    run_on_nccl(api.get(), "", host, body, {.lanes = 2});
-  });
+  std::vector<std::vector<float>> memory(2, std::vector<float>(100, 1));
+  EXPECT_THROW(
+      run_ranks(2,
+                [&](Communicator& host) {
+                  const auto api = gpus.api(host.rank());
+                  const auto body = [&](Communicator& comm) {
+                    DeviceCopies copies(*api, comm.rank());
+                    const std::span<float> values = memory[comm.rank()];
+                    const Strided there = copies.allocate(whole(values));
+                    const Array of_host = array(values);
+                    const Array of_device = {there.data, of_host.count, Dtype::Fp32, there.device};
+                    EXPECT_EQ(
+                        text_of<InvalidArgument>([&] { all_to_all(comm, of_host, of_device); }),
+                        fmt::format("all_to_all: memory of devices -1 and {} (-1 is the "
+                                    "host); one is required",
+                                    comm.rank()));
+                    barrier(comm);  // Nothing was started.
+                    EXPECT_THAT(text_of<CommError>([&] {
+                                  all_reduce(comm, comm.rank() == 0 ? of_host : of_device);
+                                }),
+                                HasSubstr("failed: rank 0 calls all_reduce_sum of 100 fp32, rank 1 "
+                                          "calls all_reduce_sum of 100 fp32 on a device; the same "
+                                          "call is required on all ranks"));
+                    copies.release(there);
+                  };
+                  run_on_nccl(api.get(), "", host, body, {.lanes = 2});
+                }),
+      CommError);
   EXPECT_THAT(gpus.broken_rules(), IsEmpty());
 }
 

@@ -129,6 +129,7 @@ class MirroredCollectives : public Collectives {
     inner_.broadcast(mirror.array(), root);
     mirror.copy_back();
   }
+  void barrier() override { inner_.barrier(); }
 
  private:
   Collectives& inner_;
@@ -137,8 +138,9 @@ class MirroredCollectives : public Collectives {
 
 class OnDevice : public Communicator {
  public:
-  OnDevice(Communicator& inner, std::unique_ptr<Communicator> owned, DeviceCopies& copies)
-      : Communicator(inner.rank(), inner.world(), inner.timeout_s(), inner.lanes()),
+  OnDevice(Communicator& inner, std::unique_ptr<Communicator> owned, DeviceCopies& copies,
+           Communicator* root)
+      : Communicator(inner.rank(), inner.world(), inner.timeout_s(), inner.lanes(), root),
         owned_(std::move(owned)),
         inner_(inner),
         copies_(copies) {}
@@ -147,7 +149,11 @@ class OnDevice : public Communicator {
     auto part = inner_.split(color, key);
     if (!part) return nullptr;
     Communicator& view = *part;
-    return std::make_unique<OnDevice>(view, std::move(part), copies_);
+    return std::make_unique<OnDevice>(view, std::move(part), copies_, &root());
+  }
+  int root_rank(int rank) const override { return inner_.root_rank(rank); }
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) override {
+    return inner_.begin_peer_wait(std::move(wait));
   }
   void throw_if_failed() override { inner_.throw_if_failed(); }
   void abort(const std::string& reason) noexcept override { inner_.abort(reason); }
@@ -194,7 +200,7 @@ class OnDevice : public Communicator {
 }  // namespace
 
 std::unique_ptr<Communicator> on_device(Communicator& inner, DeviceCopies& copies) {
-  return std::make_unique<OnDevice>(inner, nullptr, copies);
+  return std::make_unique<OnDevice>(inner, nullptr, copies, nullptr);
 }
 
 }  // namespace armillary::comm

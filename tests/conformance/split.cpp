@@ -1,5 +1,7 @@
 // Groups made by split(): their ranks, their messages beside those of other groups, and failures,
 // which all of them share.
+#include "armillary/comm/split.h"
+
 #include <gmock/gmock.h>
 
 #include <array>
@@ -120,6 +122,51 @@ TEST_P(CommunicatorConformance, BatchesOfGroupsDoNotMeet) {
       group.wait(requests[2 * i + 1]);
       EXPECT_EQ(in[i], 100 * int(i) + (group.rank() + group.world() - 1) % group.world());
     }
+  });
+}
+
+/// Counts the groups that have ended.
+class Ended : public RankState {
+ public:
+  explicit Ended(std::vector<const Communicator*>& groups) : groups_(groups) {}
+  void forget(const Communicator& group) noexcept override { groups_.push_back(&group); }
+
+ private:
+  std::vector<const Communicator*>& groups_;
+};
+
+TEST_P(CommunicatorConformance, GroupsOfARankHaveOneState) {
+  ARMILLARY_NEEDS_RANKS(4);
+  run(4, [](Communicator& comm) {
+    std::vector<const Communicator*> ended;
+    Communicator& root = comm.root();  // Another group if `comm` itself was split.
+    EXPECT_EQ(comm.root_rank(comm.rank()), root.rank());
+    EXPECT_EQ(root.rank_state(), nullptr);
+    {
+      const auto before = comm.split(0, 0);  // There was nothing to tell at its end.
+    }
+    comm.rank_state() = std::make_unique<Ended>(ended);
+    auto backwards = comm.split(0, -comm.rank());
+    auto pair = backwards->split(comm.rank() / 2, 0);
+    const auto alone = group_of_one(*pair);
+    for (Communicator* const group : {backwards.get(), pair.get(), alone.get()}) {
+      EXPECT_EQ(&group->root(), &root);
+      EXPECT_EQ(&group->rank_state(), &root.rank_state());
+      EXPECT_EQ(group->root_rank(group->rank()), root.rank());
+    }
+    for (int rank = 0; rank < 4; ++rank) {
+      EXPECT_EQ(root.root_rank(rank), rank);
+      EXPECT_EQ(backwards->root_rank(rank), comm.root_rank(3 - rank));
+    }
+    EXPECT_EQ(pair->root_rank(1 - pair->rank()), comm.root_rank(comm.rank() ^ 1));
+    EXPECT_TRUE(ended.empty());
+    const Communicator* const first = pair.get();
+    pair.reset();
+    EXPECT_EQ(ended, std::vector<const Communicator*>{first});
+    const Communicator* const second = backwards.get();
+    backwards.reset();
+    EXPECT_EQ(ended, (std::vector<const Communicator*>{first, second}));
+    comm.rank_state().reset();
   });
 }
 

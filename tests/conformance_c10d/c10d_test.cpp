@@ -69,7 +69,8 @@ Launcher c10d_ranks() {
   const auto run = [](int world, const Body& body) {
     on_processes(world, [&](const C10dRendezvous& place) { run_c10d_rank(body, place); });
   };
-  return {.name = "own", .run = run, .most_ranks = processes(), .start_s = 4};
+  return {
+      .name = "own", .run = run, .most_ranks = processes(), .fewer_run_too = true, .start_s = 4};
 }
 
 /// A process group of PyTorch, made as init_process_group() does and known by its name.
@@ -97,7 +98,8 @@ Launcher process_group() {
       run_on_process_group("named", body);
     });
   };
-  return {.name = "named", .run = run, .most_ranks = processes(), .start_s = 4};
+  return {
+      .name = "named", .run = run, .most_ranks = processes(), .fewer_run_too = true, .start_s = 4};
 }
 
 /// A group made by split(), of all but the last rank of the first group.
@@ -113,6 +115,7 @@ Launcher c10d_split() {
           .run = run,
           .lane_0 = C10dOptions().lanes,
           .most_ranks = processes() - 1,
+          .fewer_run_too = true,
           .start_s = 4};
 }
 

@@ -132,9 +132,9 @@ std::vector<Outcome> run_as_ranks(int world, const std::vector<std::string>& arg
 
 C10dRendezvous place_of(const std::string& text) {
   C10dRendezvous place;
-  const int found = std::sscanf(text.c_str(), "%d/%d/%d/%d", &place.rank, &place.world, &place.port,
+  const int count = std::sscanf(text.c_str(), "%d/%d/%d/%d", &place.rank, &place.world, &place.port,
                                 &place.listen_fd);
-  if (found != 4) fail<InvalidArgument>("--c10d={}; RANK/WORLD/PORT/FD is required", text);
+  if (count != 4) fail<InvalidArgument>("--c10d={}; RANK/WORLD/PORT/FD is required", text);
   return place;
 }
 

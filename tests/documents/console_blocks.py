@@ -17,6 +17,14 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+FOLDERS = ("armillary", "bench", "cli", "cmake", "docs", "examples", "python", "recipes", "tests", "tools")
+# Files of the project, as names from its root.
+FILES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for top in [*ROOT.glob("*.md"), *ROOT.glob("*.t*"), *(ROOT / folder for folder in FOLDERS)]
+    for path in ([top] if top.is_file() else top.rglob("*"))
+    if path.is_file() and path.suffix != ".pyc"
+)
 BLOCK = re.compile(r"```console\n(.*?)```", re.DOTALL)
 EXIT = re.compile(r"\s+# exits with (\d+)$")
 NUMBER = re.compile(r"[-+]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")

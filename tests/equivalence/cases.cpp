@@ -10,14 +10,14 @@
 #include <random>
 #include <set>
 
-#include "armillary/attention/sequence_parallel_attention.h"
+#include "armillary/attention/attention.h"
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/testing/feature_sets.h"
 #include "armillary/kernel/testing/naive_attention.h"
 #include "armillary/plan/layout.h"
 #include "armillary/plan/testing/every_strategy.h"
-#include "armillary/runtime/context.h"
+#include "armillary/runtime/rank.h"
 
 namespace armillary::equivalence {
 namespace {
@@ -164,23 +164,24 @@ kernel::Results on_rank(const Case& c, const Drawn& drawn, comm::Communicator& c
   const plan::Shards owned = plan::shards(layout, mask, c.world);
   const plan::Runs& q_runs = owned.q[comm.rank()];
   const plan::Runs& kv_runs = owned.kv[comm.rank()];
-  const at::Device place = runtime::Context::of(comm).device().place();
+  const at::Device place = runtime::Rank::of(comm).device().place();
   const at::Tensor q = leaf(shard(whole.q_BSHD, q_runs), place);
   const at::Tensor k = leaf(shard(whole.k_BSGD, kv_runs), place);
   const at::Tensor v = leaf(shard(whole.v_BSGE, kv_runs), place);
   const at::Tensor& slopes = features.score.alibi_slopes_H;
   const at::Tensor sinks =
       features.sinks_H.defined() ? leaf(features.sinks_H.to(c.dtype), place) : at::Tensor();
-  const attention::AttentionResult result = attention::sequence_parallel_attention_lse(
-      q, k, v, comm,
-      {.mask = mask,
-       .layout = layout,
-       .strategy = c.strategy,
-       .softcap = features.score.softcap,
-       .alibi_slopes_H = slopes.defined() ? slopes.to(place) : slopes,
-       .sinks_H = sinks,
-       .dropout = features.score.dropout,
-       .return_max_logit = true});
+  const attention::Attention over_ranks(
+      comm, {.mask = mask,
+             .layout = layout,
+             .strategy = c.strategy,
+             .softcap = features.score.softcap,
+             .alibi_slopes_H = slopes.defined() ? slopes.to(place) : slopes,
+             .sinks_H = sinks,
+             .dropout = features.score.dropout,
+             .return_max_logit = true});
+  const attention::AttentionResults result =
+      over_ranks.run(attention::CallKind::AttentionLse, {q, k, v});
   result.out_BLHE.backward(shard(whole.dout_BSHE, q_runs).to(place));
   kernel::Results mine{result.out_BLHE.detach().cpu(), result.lse_BLH.detach().cpu(),
                        q.grad().cpu(), k.grad().cpu(), v.grad().cpu()};
@@ -201,40 +202,40 @@ kernel::Results spread(const Case& c, const Drawn& drawn, const comm::LocalOptio
   // The rows of all ranks at their positions; a row that nobody owns would stay NaN.
   const kernel::Sequences& whole = drawn.whole;
   const auto nothing_like = [](const at::Tensor& x) { return at::full_like(x, NAN); };
-  kernel::Results given{nothing_like(whole.dout_BSHE), nothing_like(whole.dout_BSHE.select(3, 0)),
-                        nothing_like(whole.q_BSHD), nothing_like(whole.k_BSGD),
-                        nothing_like(whole.v_BSGE)};
+  kernel::Results results{nothing_like(whole.dout_BSHE), nothing_like(whole.dout_BSHE.select(3, 0)),
+                          nothing_like(whole.q_BSHD), nothing_like(whole.k_BSGD),
+                          nothing_like(whole.v_BSGE)};
   const plan::Shards owned = plan::shards(plan::parse_layout(c.layout), drawn.mask, c.world);
   std::vector<at::Tensor> dsinks;
-  given.max_logit_H = of_ranks[0].max_logit_H;
+  results.max_logit_H = of_ranks[0].max_logit_H;
   for (int rank = 0; rank < c.world; ++rank) {
     const kernel::Results& mine = of_ranks[rank];
-    unshard(given.out_BSHE, owned.q[rank], mine.out_BSHE);
-    unshard(given.lse_BSH, owned.q[rank], mine.lse_BSH);
-    unshard(given.dq_BSHD, owned.q[rank], mine.dq_BSHD);
-    unshard(given.dk_BSGD, owned.kv[rank], mine.dk_BSGD);
-    unshard(given.dv_BSGE, owned.kv[rank], mine.dv_BSGE);
+    unshard(results.out_BSHE, owned.q[rank], mine.out_BSHE);
+    unshard(results.lse_BSH, owned.q[rank], mine.lse_BSH);
+    unshard(results.dq_BSHD, owned.q[rank], mine.dq_BSHD);
+    unshard(results.dk_BSGD, owned.kv[rank], mine.dk_BSGD);
+    unshard(results.dv_BSGE, owned.kv[rank], mine.dv_BSGE);
     dsinks.push_back(mine.dsinks_H);
     if (!at::equal(mine.max_logit_H, of_ranks[0].max_logit_H)) {
-      given.max_logit_H = at::full_like(mine.max_logit_H, NAN);
+      results.max_logit_H = at::full_like(mine.max_logit_H, NAN);
     }
   }
-  given.dsinks_H = at::stack(dsinks).sum(0, /*keepdim=*/false, at::kDouble);
-  return given;
+  results.dsinks_H = at::stack(dsinks).sum(0, /*keepdim=*/false, at::kDouble);
+  return results;
 }
 
 Errors run(const Case& c, std::uint64_t seed) {
   const Drawn drawn = draw(c, seed);
   const kernel::Results required = kernel::naive_attention(
       drawn.whole, drawn.mask, drawn.features.score, drawn.features.sinks_H);
-  const kernel::Results given = spread(c, drawn);
-  return {.out = kernel::relative_error(given.out_BSHE, required.out_BSHE),
-          .lse = kernel::relative_error(given.lse_BSH, required.lse_BSH),
-          .dq = kernel::relative_error(given.dq_BSHD, required.dq_BSHD),
-          .dk = kernel::relative_error(given.dk_BSGD, required.dk_BSGD),
-          .dv = kernel::relative_error(given.dv_BSGE, required.dv_BSGE),
-          .dsinks = kernel::relative_error(given.dsinks_H, required.dsinks_H),
-          .max_logit = kernel::relative_error(given.max_logit_H, required.max_logit_H)};
+  const kernel::Results results = spread(c, drawn);
+  return {.out = kernel::relative_error(results.out_BSHE, required.out_BSHE),
+          .lse = kernel::relative_error(results.lse_BSH, required.lse_BSH),
+          .dq = kernel::relative_error(results.dq_BSHD, required.dq_BSHD),
+          .dk = kernel::relative_error(results.dk_BSGD, required.dk_BSGD),
+          .dv = kernel::relative_error(results.dv_BSGE, required.dv_BSGE),
+          .dsinks = kernel::relative_error(results.dsinks_H, required.dsinks_H),
+          .max_logit = kernel::relative_error(results.max_logit_H, required.max_logit_H)};
 }
 
 }  // namespace armillary::equivalence

@@ -11,7 +11,7 @@
 #include "armillary/comm/local.h"
 #include "armillary/kernel/testing/feature_sets.h"
 #include "armillary/kernel/testing/naive_attention.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 
 namespace armillary::equivalence {
 

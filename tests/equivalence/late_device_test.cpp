@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/runtime/context.h"
+#include "armillary/runtime/rank.h"
 #include "tests/equivalence/cases.h"
 #include "tests/sanitized.h"
 #include "tests/seed.h"
@@ -45,7 +45,7 @@ void use_one_thread(comm::Communicator& /*comm*/) {
 kernel::Results spread_late(const Case& c, const Drawn& drawn, std::uint64_t seed) {
   return spread(c, drawn, {.shuffle_seed = seed}, [&](comm::Communicator& comm) {
     use_one_thread(comm);
-    runtime::Context::of(comm).use(std::make_shared<runtime::LateDevice>(
+    runtime::Rank::of(comm).use(std::make_shared<runtime::LateDevice>(
         seed + 1000 * static_cast<std::uint64_t>(comm.rank())));
   });
 }

@@ -52,13 +52,11 @@ class Bench : public testing::Test {
 using BenchError = Bench;
 
 TEST_F(BenchError, BenchesThatThereAreNot) {
-  expect_error({"bench"},
-               Eq("bench: what to measure is not named; kernel, layer, overlap, live, merge, "
-                  "cores or turns is required"));
-  expect_error(
-      {"bench", "kernl"},
-      Eq("bench: 'kernl' is not known; kernel, layer, overlap, live, merge, cores or turns is "
-         "required; nearest is 'kernel'"));
+  expect_error({"bench"}, Eq("bench: what to measure is not named; kernel, layer, overlap, live, "
+                             "collectives, merge, cores or turns is required"));
+  expect_error({"bench", "kernl"}, Eq("bench: 'kernl' is not known; kernel, layer, overlap, live, "
+                                      "collectives, merge, cores or turns is "
+                                      "required; nearest is 'kernel'"));
   expect_error({"bench", "kernel", "--token", "8"}, HasSubstr("nearest: --tokens"));
 }
 
@@ -96,6 +94,13 @@ TEST_F(BenchError, LayersAndMergesThatThereAreNot) {
   expect_bench_refused(
       "merge", {"--threads", "2000"},
       "bench: 16384 tokens, 8 heads, head dim 128, 2000 threads; at least 1 each, at ");
+}
+
+TEST_F(BenchError, CollectivesThatThereAreNot) {
+  expect_bench_refused("collectives", {"--bytes", "3"}, "--bytes: '3' given");
+  expect_bench_refused("collectives", {"--bytes", "6"},
+                       "bench: 6 bytes for fp32; a multiple of 4 from 4 on is required");
+  expect_bench_refused("collectives", {"--world", "1"}, "bench: 1 rank; at least 2 are required");
 }
 
 TEST_F(BenchError, TurnsThatThereAreNot) {

@@ -2,13 +2,14 @@
 // the test has recorded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "armillary/recorder/recorder.h"
+#include "armillary/host/recorder/recorder.h"
 #include "tests/error/program.h"
 
 namespace armillary::error {
@@ -23,10 +24,9 @@ TEST(ExplainError, FoldersThatAreNone) {
   const Folder folder;
   expect_error({"explain"}, HasSubstr("run is required"));
   expect_error({"explain", folder.path("none")},
-               AllOf(HasSubstr("explain: "), HasSubstr("none/flight' does not exist; the folder of "
-                                                       "a run is")));
+               HasSubstr("none/flight' does not exist; the folder of a run is"));
   std::filesystem::create_directories(folder.path("run/flight"));
-  expect_error({"explain", folder.path("run")}, HasSubstr("run/flight has no flight files; the"));
+  expect_error({"explain", folder.path("run")}, HasSubstr("run/flight' has no flight files; the"));
   expect_error({"explain", folder.path("run"), "--jsn"}, HasSubstr("nearest: --json"));
 }
 
@@ -35,10 +35,24 @@ TEST(ExplainError, FilesThatAreNone) {
   std::filesystem::create_directories(folder.path("run/flight"));
   folder.write("run/flight/rank-0000.bin", "");
   expect_error({"explain", folder.path("run")},
-               HasSubstr("rank-0000.bin has 0 bytes; a flight file of 67584 bytes is required"));
-  folder.write("run/flight/rank-0000.bin", std::string(67584, 'x'));
+               HasSubstr("rank-0000.bin' has 0 bytes; a flight file of 69600 bytes is required"));
+  folder.write("run/flight/rank-0000.bin", std::string(69600, 'x'));
   expect_error({"explain", folder.path("run")},
-               HasSubstr("rank-0000.bin is no flight file; one that `armillary train` wrote is"));
+               HasSubstr("rank-0000.bin' is no flight file; one that `armillary train` wrote is"));
+}
+
+TEST(ExplainError, ATraceThatCannotBeWritten) {
+  const Folder folder;
+  const pid_t child = fork();
+  if (child == 0) {
+    { const Recorder recorder(folder.path("run"), {.world = 1}); }
+    std::_Exit(0);
+  }
+  waitpid(child, nullptr, 0);
+  ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
+  expect_error(
+      {"explain", folder.path("run"), "--trace", folder.path("pipe")},
+      HasSubstr("explain: cannot write '" + folder.path("pipe") + "' (is a pipe); a file"));
 }
 
 /// The children that record are gone when the program looks.
@@ -48,8 +62,9 @@ TEST(Explain, SaysWhoWaitedForWhom) {
     const pid_t child = fork();
     if (child == 0) {
       Recorder recorder(folder.path("run"), {.world = 2, .rank = rank});
+      const std::uint8_t words = recorder.words(plan::attention_words());
       recorder.begin_step(3);
-      recorder.begin_call("ring", plan::Pass::Backward);
+      recorder.begin_call("ring", words, static_cast<int>(plan::Pass::Backward));
       if (rank == 0) recorder.start({.kind = plan::OpKind::AttendGrad, .plan_step = 1, .index = 6});
       if (rank == 1) {
         sleep(1);

@@ -1,6 +1,7 @@
 // help_test.cpp: verbs, help texts and their examples, which must work as printed, and output that
 // cannot be written.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/core/user_text.h"
 #include "tests/error/program.h"
 
 namespace armillary::error {
@@ -170,7 +172,6 @@ TEST(VerbError, TextOfUsersIsPrintableAndShort) {
            {"simulate", "--cluster", "c1:" + letters + "=1"},
            {"sweep", "--cluster", "c6", "--seq", letters},
            {"sweep", "--cluster", "c6", "--seq", "8192", "--bandwidth", letters},
-           {"sweep", "--cluster", "c6", "--seq", "8192", "--plot", letters},
            {"tune", "--cluster", "c6", "--seq", "8192", "--strategies", letters},
            {"advise", letters, "c6", "--seq", "8192"}}) {
     const ProgramRun result = run(arguments);
@@ -209,6 +210,87 @@ TEST(Compare, HasNoBoundWhereQueriesAndKeysDiffer) {
   EXPECT_THAT(table("6400"), HasSubstr("| - |"));
 }
 
+/// A text of a user is shown whole up to kMostQuotedBytes; the rest of each line is ours.
+TEST(Errors, LongTextsAreCutWhereverTheyAreEchoed) {
+  const Folder folder;
+  const std::string text(100'000, 'k');
+  std::vector<std::vector<std::string>> lines{
+      {text},
+      {"plan", text},
+      {"plan", "--" + text},
+      {"plan", "--world", text},
+      {"plan", "--mask", text},
+      {"plan", "--mask", "window:" + text + "=3"},
+      {"plan", "--mask", "documents:1," + text},
+      {"plan", "--layout", text},
+      {"plan", "--strategy", text},
+      {"plan", "--strategy", "ring:" + text + "=1"},
+      {"plan", "--strategy", "ring:backward=" + text},
+      {"plan", "--strategy", "auto:" + text},
+      {"plan", "--strategy", "auto:cluster=" + text + ".toml"},
+      {"plan", "--dtype", text},
+      {"plan", "--lower", text},
+      {"verify", "--file", text},
+      {"verify", "--file", folder.path("plans") + text},
+      {"verify", "--break", text},
+      {"verify", "--save-proof", text},
+      {"simulate", "--cluster", text},
+      {"simulate", "--cluster", text + ".toml"},
+      {"simulate", "--cluster", "c6", "--trace", text},
+      {"simulate", "--cluster", "c6:" + text + "=1"},
+      {"tune", "--cluster", text + ".toml"},
+      {"tune", "--cluster", "c6", "--placement", text},
+      {"tune", "--cluster", "c6", "--against", text},
+      {"advise", text, "c6"},
+      {"advise", text + ".toml", "c6"},
+      {"advise", "llama2-7b", text + ".toml"},
+      {"report", "--cluster", "c6", "--run", text},
+      {"report", "--cluster", "c6", "--out", text},
+      {"sweep", "--cluster", "c6", "--csv", text},
+      {"sweep", "--cluster", "c6", "--strategies", text},
+      {"validate", "--rows", text},
+      {"validate", "--rows", folder.path("none") + text},
+      {"explain", text},
+      {"explain", folder.path("run"), "--trace", text},
+      {"launch", "-n", text, "--", "train"},
+      {"launch", "-n", "2", "--", text},
+      {"launch", "-n", "2", "--engine", text, "--", "train"},
+  };
+  if (has_torch()) {
+    const std::string recipe = ARMILLARY_SOURCE_DIR "/recipes/default.toml";
+    lines.insert(lines.end(), {{"train", text},
+                               {"train", text + ".toml"},
+                               {"train", recipe, "--set", text},
+                               {"train", recipe, "--set", "training." + text + "=3"},
+                               {"train", recipe, "--set", "training.steps=" + text},
+                               {"train", recipe, "--set", "training.dataset_path=" + text},
+                               {"train", recipe, "--init-from", text},
+                               {"check", text},
+                               {"check", recipe, "--init-from", text},
+                               {"export", text, folder.path("out")},
+                               {"export", folder.path("run"), text},
+                               {"export", folder.path("run"), folder.path("out"), "--format", text},
+                               {"bench", text},
+                               {"calibrate", "--out", text},
+                               {"doctor", text}});
+  }
+  for (const std::vector<std::string>& line : lines) {
+    const ProgramRun refused = run(line);
+    std::string shown;
+    for (const std::string& word : line) shown += word.substr(0, 40) + " ";
+    EXPECT_EQ(refused.code, 2) << shown << refused.err.substr(0, 300);
+    EXPECT_NE(refused.err, "") << shown;
+    std::size_t most = 0;  // letters of the text in a row
+    for (std::size_t at = 0; (at = refused.err.find('k', at)) != std::string::npos;) {
+      const std::size_t end = std::min(refused.err.find_first_not_of('k', at), refused.err.size());
+      most = std::max(most, end - at);
+      at = end;
+    }
+    EXPECT_LE(most, kMostQuotedBytes) << shown << refused.err.substr(0, 300);
+    EXPECT_EQ(std::ranges::count(refused.err, '\n'), 1) << shown;
+  }
+}
+
 /// Output that cannot be written is a failure of the program.
 TEST(Output, ThatCannotBeWrittenIsAFailure) {
   if (access("/dev/full", W_OK) != 0) GTEST_SKIP() << "[SKIP] no /dev/full";
@@ -221,6 +303,49 @@ TEST(Output, ThatCannotBeWrittenIsAFailure) {
     EXPECT_EQ(WEXITSTATUS(status), 1) << arguments;
     EXPECT_THAT(folder.read("err"), testing::StartsWith("armillary: ")) << arguments;
   }
+}
+
+/// Outputs are regular files. A pipe that nobody reads would be waited for.
+TEST(Output, PipesAreRefusedAtOnce) {
+  const Folder folder;
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::vector<std::string> small{"--cluster", "c6", "--world", "2", "--seq", "256"};
+  for (std::vector<std::string> line : {std::vector<std::string>{"report", "--out", pipe},
+                                        {"sweep", "--csv", pipe},
+                                        {"simulate", "--trace", pipe}}) {
+    line.insert(line.end(), small.begin(), small.end());
+    if (line[0] != "sweep") line.insert(line.end(), {"--head-dim", "128"});
+    expect_error(line, Eq(fmt::format("{}: cannot write '{}' (is a pipe); a file that can be "
+                                      "written is required",
+                                      line[0], pipe)));
+  }
+  if (!has_torch()) return;
+  expect_error({"calibrate", "--out", pipe}, HasSubstr("(is a pipe); a file that can be written"));
+  expect_error({"check", ARMILLARY_SOURCE_DIR "/recipes/default.toml", "--report", pipe},
+               HasSubstr("(is a pipe); a file that can be written"));
+}
+
+/// Streams that the shell has opened, and devices, are written to: `>`, `|`, `>(..)`, /dev/null.
+TEST(Output, OpenStreamsAndDevicesAreWritten) {
+  const Folder folder;
+  const std::string sweep = fmt::format(
+      "'{}' sweep --cluster c6 --world 2 --seq 256 --head-dim 128 --strategies ring --csv ",
+      ARMILLARY_PROGRAM);
+  const auto written = [&](const std::string& rest) {
+    const std::string out = folder.path("csv");
+    std::filesystem::remove(out);
+    const std::string line =
+        fmt::format("{} 2>'{}'", sweep + fmt::format(fmt::runtime(rest), out), folder.path("err"));
+    EXPECT_EQ(std::system(fmt::format("bash -c \"{}\"", line).c_str()), 0)
+        << line << folder.read("err");
+    return folder.read("csv");
+  };
+  for (const std::string rest : {"'{}'", "/dev/stdout >'{}'", "/dev/stdout | cat >'{}'",
+                                 "/dev/fd/3 3>&1 | cat >'{}'", "/proc/self/fd/1 | cat >'{}'"}) {
+    EXPECT_THAT(written(rest), testing::StartsWith("world,seq,")) << rest;
+  }
+  EXPECT_EQ(written("/dev/null"), "");
 }
 
 /// Ring on 4 ranks, causal, contiguous, fp32: a block of K and V is 2 x 256 tokens x 8 heads x 512

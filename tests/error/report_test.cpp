@@ -1,6 +1,8 @@
 // report_test.cpp: the verb `report`: the page that it writes, and requests that it refuses.
 #include <gtest/gtest.h>
 
+#include "armillary/host/recorder/problems.h"
+#include "armillary/host/recorder/recorder.h"
 #include "tests/error/program.h"
 
 namespace armillary::error {
@@ -38,7 +40,7 @@ TEST(ReportError, RequestsThatCannotBeMet) {
   folder.write("file", "text");
   expect_error(
       with({"--out", folder.path("file/a.html")}),
-      Eq(fmt::format("report: cannot write {} (Not a directory); a file that can be written "
+      Eq(fmt::format("report: cannot write '{}' (Not a directory); a file that can be written "
                      "is required",
                      folder.path("file/a.html"))));
   // Folders are made for a page that is written, not for one that is refused.
@@ -51,8 +53,45 @@ TEST(ReportError, RequestsThatCannotBeMet) {
                 "--no-table", "--out", folder.path("a.html")},
                AllOf(StartsWith("ring on c6: 33554432 tokens: does not fit: needs "),
                      HasSubstr(", the longest sequence that fits is ")));
-  expect_error(with({"--run", folder.path("none")}), HasSubstr("none"));
   expect_error({"report", "--world", "2"}, HasSubstr("--cluster"));
+}
+
+/// Readers of runs serve several verbs, so they name none of them.
+TEST(ReportError, RunsThatAreNone) {
+  const Folder folder;
+  const auto expect_refused = [&](const std::string& text) {
+    expect_error({"report", "--cluster", "c6", "--run", folder.path("run")}, Eq(text));
+  };
+  const std::string flight = folder.path("run/flight");
+  expect_refused(fmt::format("'{}' does not exist; the folder of a run is required", flight));
+  std::filesystem::create_directories(flight);
+  expect_refused(fmt::format("'{}' has no flight files; the folder of a run is required", flight));
+  folder.write("run/flight/rank-0000.bin", "no flight");
+  expect_refused(fmt::format(
+      "'{}/rank-0000.bin' has 9 bytes; a flight file of 69600 bytes is required", flight));
+}
+
+/// A problem of another world than the run's is refused before its plans are made.
+TEST(ReportError, ProblemsThatAreNotOfTheRun) {
+  const Folder folder;
+  pid_t child = fork();
+  if (child == 0) {
+    const recorder::Recorder recorder(folder.path("run"), {.world = 1});
+    recorder::ProblemLog log(folder.path("run"));
+    log.begin({.world = 1}, "ring");
+    std::_Exit(0);
+  }
+  ASSERT_EQ(waitpid(child, nullptr, 0), child);
+  std::string text = folder.read("run/flight/problems.json");
+  const std::string one = R"("--world":"1")";
+  ASSERT_NE(text.find(one), std::string::npos) << text;
+  text.replace(text.find(one), one.size(), R"("--world":"1024")");
+  folder.write("run/flight/problems.json", text);
+  expect_error(
+      {"report", "--cluster", "c6", "--run", folder.path("run"), "--out", folder.path("a.html")},
+      Eq(fmt::format("report: '{0}/flight/problems.json' has a problem of world 1024, the "
+                     "run has 1 rank; it is left out if it is removed",
+                     folder.path("run"))));
 }
 
 }  // namespace

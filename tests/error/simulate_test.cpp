@@ -93,7 +93,7 @@ TEST(Simulate, WritesATrace) {
   };
   EXPECT_EQ(run(to("new/folder/t.json")).code, 0);
   EXPECT_THAT(folder.read("new/folder/t.json"), HasSubstr("\"traceEvents\":["));
-  expect_error(to("trace.json/t.json"), HasSubstr("trace.json/t.json (Not a directory); a file"));
+  expect_error(to("trace.json/t.json"), HasSubstr("trace.json/t.json' (Not a directory); a file"));
 }
 
 TEST(SimulateError, ClustersThatDoNotExist) {

@@ -1,4 +1,4 @@
-// sweep_test.cpp: the verb `sweep`: its files, and ranges that it refuses.
+// sweep_test.cpp: the verb `sweep`: its table, and ranges that it refuses.
 #include <gtest/gtest.h>
 
 #include "tests/error/program.h"
@@ -9,7 +9,6 @@ namespace {
 using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
-using testing::Not;
 using testing::StartsWith;
 
 std::vector<std::string> small_sweep(const std::vector<std::string>& more) {
@@ -19,25 +18,25 @@ std::vector<std::string> small_sweep(const std::vector<std::string>& more) {
   return all;
 }
 
-TEST(Sweep, WritesCsvAndCharts) {
+TEST(Sweep, WritesCsv) {
   const Folder folder;
   const ProgramRun printed = run(small_sweep({"--strategies", "ring", "ulysses"}));
   EXPECT_EQ(printed.code, 0) << printed.err;
   EXPECT_THAT(printed.out, AllOf(StartsWith("world,seq,heads,bandwidth,strategy,total_s,forward_s"),
                                  HasSubstr("\n2,4096,8,1,\""), HasSubstr("\n8,4096,8,1,\"")));
-  const ProgramRun written = run(small_sweep(
-      {"--strategies", "ring", "ulysses", "--csv", folder.path("a.csv"), "--plot",
-       "speedup=" + folder.path("a.svg"), "--plot", "scaling=" + folder.path("new/b.svg")}));
+  const ProgramRun written =
+      run(small_sweep({"--strategies", "ring", "ulysses", "--csv", folder.path("new/a.csv")}));
   EXPECT_EQ(written.code, 0) << written.err;
-  EXPECT_EQ(folder.read("a.csv"), printed.out);
-  EXPECT_THAT(folder.read("a.svg"), AllOf(StartsWith("<svg "), EndsWith("</svg>\n")));
-  EXPECT_THAT(folder.read("new/b.svg"), HasSubstr("TFLOP/s of each rank"));
-  EXPECT_THAT(folder.read("new/b.svg"), Not(HasSubstr("times as fast")));
-  ASSERT_EQ(run(small_sweep({"--strategies", "ring", "--bandwidth", "0.5", "--csv",
-                             folder.path("c.csv"), "--plot", "scaling=" + folder.path("c.svg")}))
-                .code,
-            0);
-  EXPECT_THAT(folder.read("c.svg"), HasSubstr("all links 0.5 times as fast"));
+  EXPECT_EQ(folder.read("new/a.csv"), printed.out);
+}
+
+TEST(Sweep, SaysTheProblemInEachRow) {
+  const ProgramRun printed = run(small_sweep({"--strategies", "ring", "--kv-heads", "2"}));
+  EXPECT_THAT(printed.out,
+              AllOf(HasSubstr(",kv_seq,kv_heads,cluster,mask,layout,batch,head_dim,value_dim,dtype,"
+                              "wire\n"),
+                    EndsWith(",4096,2,\"c6\",\"causal\",\"contiguous\",\"1\",\"128\",\"128\","
+                             "\"bf16\",\"accumulator\"\n")));
 }
 
 TEST(SweepError, RangesThatAreNone) {
@@ -51,15 +50,8 @@ TEST(SweepError, RangesThatAreNone) {
                StartsWith("problem: batch x heads x visible pairs"));
   expect_error(
       small_sweep({"--csv", "/dev/null/a.csv"}),
-      StartsWith("sweep: cannot write /dev/null/a.csv (Not a directory); a file that can"));
-  expect_error(small_sweep({"--plot", "speedup"}), StartsWith("--plot is 'speedup'; KIND=FILE"));
-  expect_error(small_sweep({"--plot", "sped=a.svg"}), HasSubstr("nearest is 'speedup'"));
+      StartsWith("sweep: cannot write '/dev/null/a.csv' (Not a directory); a file that can"));
   expect_error(small_sweep({"--strategies", "rink"}), HasSubstr("nearest: ring"));
-  expect_error(small_sweep({"--strategies", "usp", "--plot", "speedup=a.svg"}),
-               StartsWith("sweep: no row of ring"));
-  expect_error(
-      small_sweep({"--strategies", "ring", "--bandwidth", "0.5,2", "--plot", "scaling=a.svg"}),
-      StartsWith("sweep: 2 values of --bandwidth given; the chart scaling has one axis"));
 }
 
 }  // namespace

@@ -52,11 +52,39 @@ TEST(TuneError, QuestionsThatCannotBeAnswered) {
   expect_error(asking({"--strategies", "startrail:c=2"}), HasSubstr("nearest: startrail"));
   expect_error(asking({"--strategies", "ring,"}), StartsWith("--strategies: '' is no name"));
   expect_error(asking({"--strategies", std::string(100000, 'k')}),
-               HasSubstr("kk..' (100000 bytes)"));
+               HasSubstr("kk.. (99745 bytes left out) ..kk"));
   expect_error(asking({"--dtype", "fp64", "--no-cache"}), HasSubstr("no kernel curve for fp64"));
   expect_error({"tune", "--cluster", "c8", "--seq", "40000000", "--no-cache"},
                AllOf(HasSubstr(": does not fit: needs "), HasSubstr(" GiB, has "),
                      HasSubstr(", the longest sequence that fits is ")));
+}
+
+/// The reason is that of the strategy; what would do is named.
+TEST(TuneError, StrategiesThatDoNotSolveTheProblem) {
+  const std::string others = "; strategies that solve the problem: allgather, ";
+  expect_error(
+      asking({"--strategies", "ulysses", "--heads", "3", "--no-cache"}),
+      AllOf(StartsWith("tune: strategy: ulysses spreads heads 4 ways but there are 3 query "
+                       "heads; u must not exceed the heads; nearest: usp:u=2" +
+                       others)));
+  expect_error(asking({"--world", "3", "--strategies", "usp,startrail", "--no-cache"}),
+               AllOf(HasSubstr("tune: strategy: no value of the keys of usp:u=U"),
+                     HasSubstr("fits world 3; "),
+                     HasSubstr("no value of the keys of startrail:c=C"), HasSubstr(others)));
+  expect_error(asking({"--world", "3", "--strategies", "usp", "--exhaustive"}),
+               HasSubstr("no value of the keys of usp:u=U"));
+}
+
+/// One that is left out among others is told too.
+TEST(Tune, SaysWhichOfTheNamedStrategiesDoesNotFit) {
+  const ProgramRun some =
+      run(asking({"--strategies", "ring,ulysses", "--heads", "3", "--no-cache"}));
+  EXPECT_EQ(some.code, 0) << some.err;
+  EXPECT_THAT(some.out,
+              HasSubstr("  left out: strategy: ulysses spreads heads 4 ways but there are "
+                        "3 query heads; u must not exceed the heads; nearest: usp:u=2\n"));
+  EXPECT_THAT(run(asking({"--strategies", "ring", "--heads", "3", "--no-cache"})).out,
+              Not(HasSubstr("left out")));
 }
 
 TEST(TuneMeasure, QuestionsThatCannotBeMeasured) {

@@ -58,6 +58,9 @@ TEST(Validate, RefusesFilesThatCannotBeUsed) {
   expect_refused(text, HasSubstr("row 0: column gpus is missing"));
   expect_refused(rows_with("\"gpus\": 8"), HasSubstr("row 0: column id is missing"));
   expect_refused(rows_with("\"id\": \"x\", \"gpus\": -1"), HasSubstr("row 0 (x): gpus = -1"));
+  text = rows_with("\"id\": \"x\"");
+  text.replace(text.find("\"mine\""), 6, "3");
+  expect_refused(text, AllOf(HasSubstr("rows.json: source = 3; "), EndsWith("text is required")));
   expect_refused("no JSON", EndsWith("an object with a list `rows` is required"));
   expect_error({"validate", "--rows", folder.path("none.json")},
                HasSubstr("none.json' does not exist; a file of rows"));

@@ -46,9 +46,9 @@ std::vector<std::string> with_problem(std::vector<std::string> arguments) {
 
 /// Plans of both passes, as JSON lines.
 std::string plans() {
-  const ProgramRun made = run(with_problem({"plan", "--json", "--pass", "both"}));
-  EXPECT_EQ(made.code, 0) << made.err;
-  return made.out;
+  const ProgramRun plan_run = run(with_problem({"plan", "--json", "--pass", "both"}));
+  EXPECT_EQ(plan_run.code, 0) << plan_run.err;
+  return plan_run.out;
 }
 
 std::string replaced(std::string text, const std::string& from, const std::string& to) {
@@ -96,10 +96,10 @@ TEST(Verify, RecordsOnlyWhatRuns) {
 
 TEST(Verify, ProvesWhatPlanWrites) {
   for (const std::string strategy : {"ring", "allgather", "ulysses", "usp:u=2"}) {
-    const ProgramRun made = run({"plan", "--json", "--pass", "both", "--strategy", strategy});
-    ASSERT_EQ(made.code, 0) << made.err;
-    EXPECT_EQ(lines(made.out).size(), 2u);
-    const ProgramRun proved = run({"verify", "--file", "-"}, made.out);
+    const ProgramRun plan_run = run({"plan", "--json", "--pass", "both", "--strategy", strategy});
+    ASSERT_EQ(plan_run.code, 0) << plan_run.err;
+    EXPECT_EQ(lines(plan_run.out).size(), 2u);
+    const ProgramRun proved = run({"verify", "--file", "-"}, plan_run.out);
     EXPECT_EQ(proved.code, 0) << proved.err;
     EXPECT_EQ(proved.err, "");
     EXPECT_THAT(proved.out, AllOf(HasSubstr(strategy + " forward: exact."),
@@ -339,6 +339,12 @@ TEST(Verify, ProvesEachRankWhereNoTwoAreAlike) {
   EXPECT_EQ(proved.code, 0) << proved.err;
   EXPECT_THAT(proved.out, AllOf(StartsWith("startrail:c=2 forward: exact. world 32, "),
                                 EndsWith("No two ranks are alike: each of 32 was proved\n")));
+}
+
+TEST(Verify, OneRankHasNoOtherToBeLike) {
+  const ProgramRun proved = run({"verify", "--fold", "--world", "1", "--pass", "forward"});
+  EXPECT_EQ(proved.code, 0) << proved.err;
+  EXPECT_THAT(proved.out, EndsWith("every pair once. The one rank was proved\n"));
 }
 
 /// A replay whose saved tiles stand in another order is refused beside its forward, and beside its

@@ -1,8 +1,8 @@
-// dit_test.cpp: a model of one's own: a DiT layer (arXiv:2212.09748) learns the noise in latents.
+// dit_test.cpp: a model of one's own: a small DiT (arXiv:2212.09748) learns the noise in latents.
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
+#include <string>
 #include <vector>
 
 #include "armillary/comm/local.h"
@@ -11,61 +11,82 @@
 namespace armillary::train {
 namespace {
 
-constexpr std::int64_t kDim = 16, kHeads = 4;
-constexpr double kTime = 0.6;  // of diffusion: sqrt(1 - kTime^2) of the latents is left
+using model::ModelInputs, model::Parameter, model::TpSplit, model::Shape, model::Weights;
+constexpr std::int64_t kDim = 16, kHeads = 4, kHeadDim = 4, kLength = 50;
 
-class DitLayer : public Model {
+class NoisyLatents : public Data {
  public:
-  DitLayer() {
-    at::Generator generator = at::detail::createCPUGenerator(1);
-    for (const std::int64_t rows : {6, 1, 1, 1, 1, 4, 4, 1}) {
-      const at::Tensor start = at::randn({rows * kDim, kDim}, generator, at::kFloat) * 0.2;
-      weights_.push_back(start.detach().requires_grad_(true));
-    }
-  }
-  std::vector<at::Tensor> parameters() const override { return weights_; }
-  ModelCost cost() const override { return {.attention = {1, kHeads, kHeads, kDim / kHeads}}; }
-
-  at::Tensor loss(const TrainingBatch& batch, const Attends& attends,
-                  const at::Tensor& p_L) override {
+  std::int64_t vocab_size() const override { return 0; }
+  Sequence at(std::int64_t index) const override {
     const at::Tensor waves_E = at::arange(1, kDim + 1, at::kFloat);
-    const at::Tensor latents_LE = at::outer(batch.tokens_BL[0].to(at::kFloat), waves_E * 0.1).sin();
-    const at::Tensor noise_LE = at::outer(p_L.to(at::kFloat) + 0.5, waves_E * 12.9898).cos();
-    const at::Tensor x_LE = latents_LE * std::sqrt(1 - kTime * kTime) + noise_LE * kTime;
-    const auto m = at::linear(at::silu(waves_E * kTime / kDim), weights_[0]).chunk(6);
-    const auto normed = [](const at::Tensor& x, const at::Tensor& scale, const at::Tensor& shift) {
-      return at::layer_norm(x, {kDim}) * (1 + scale) + shift;
-    };
-    const at::Tensor h_LE = x_LE + m[2] * attention(normed(x_LE, m[0], m[1]), attends.attend);
-    const at::Tensor hidden = at::gelu(at::linear(normed(h_LE, m[3], m[4]), weights_[5]));
-    const at::Tensor y_LE = h_LE + m[5] * at::mm(hidden, weights_[6]);
-    return (at::linear(y_LE, weights_[7]) - noise_LE).square().sum();
+    const at::Tensor place_S = at::arange(kLength, at::kFloat) + 7 * index;
+    return {.fields = {{"latents", at::outer(place_S, waves_E * 0.1).sin()},
+                       {"noise", at::outer(place_S + 0.5, waves_E * 12.9898).cos()},
+                       {"times", at::full({kLength}, 0.4 + 0.1 * (index % 5), at::kFloat)}},
+            .documents = {kLength}};
   }
-
- private:
-  at::Tensor attention(const at::Tensor& x_LE, const Attend& attend) const {
-    const auto heads = [&](int i) {
-      return at::linear(x_LE, weights_[i]).view({1, x_LE.size(0), kHeads, kDim / kHeads});
-    };
-    const auto call = attend.begin({1, x_LE.size(0), kHeads, kHeads, kDim / kHeads, at::kFloat});
-    const at::Tensor k = heads(2), v = heads(3);
-    call.take_k(k.detach());
-    call.take_v(v.detach());
-    return at::linear(call.finish(heads(1), k, v).flatten(2)[0], weights_[4]);
-  }
-  std::vector<at::Tensor> weights_;  // modulation, q, k, v, o, up, down, out
 };
 
-TEST(Exercise, ADitLayerTrainsTheSameOnAnyRanks) {
+class Dit : public model::Model {
+ public:
+  std::vector<std::string> units() const override { return {"embedding", "0", "1", "head"}; }
+  std::vector<std::string> fields() const override { return {"latents", "noise", "times"}; }
+  std::vector<Parameter> parameters() const override {
+    std::vector<Parameter> all;
+    const auto add = [&](const std::string& unit, const char* name, Shape shape, TpSplit cut) {
+      all.push_back({unit + name, shape, cut, 1, {unit}, {.deviation = 0.2}});
+    };
+    add("embedding", ".in", {kDim, kDim}, TpSplit::Whole);
+    for (const char* layer : {"0", "1"}) {
+      add(layer, ".modulation", {6 * kDim, kDim}, TpSplit::Whole);
+      for (const char* w : {".q", ".k", ".v"}) add(layer, w, {kDim, kDim}, TpSplit::Columns);
+      add(layer, ".o", {kDim, kDim}, TpSplit::Rows);
+      add(layer, ".up", {4 * kDim, kDim}, TpSplit::Columns);
+      add(layer, ".down", {kDim, 4 * kDim}, TpSplit::Rows);
+    }
+    add("head", ".out", {kDim, kDim}, TpSplit::Whole);
+    return all;
+  }
+  cost::ModelCost cost() const override { return {.attention = {2, kHeads, kHeads, kHeadDim}}; }
+
+  at::Tensor run(int unit, const Weights& weights, const at::Tensor& x,
+                 const ModelInputs& in) override {
+    const at::Tensor& noise = in.batch.at("noise");
+    const at::Tensor time = in.batch.at("times").unsqueeze(2);
+    const std::string name = units()[static_cast<std::size_t>(unit)];
+    const auto linear = [&](const at::Tensor& y, const char* weight) {
+      return at::linear(y, weights.at(name + weight));
+    };
+    if (name == "head") return (linear(x, ".out") - noise).square().sum();
+    if (name == "embedding") {
+      return linear(in.batch.at("latents") * (1 - time * time).sqrt() + noise * time, ".in");
+    }
+    const auto m = linear((time * at::arange(1, kDim + 1)).sin(), ".modulation").chunk(6, 2);
+    const auto normed = [](const at::Tensor& y, const at::Tensor& scale, const at::Tensor& shift) {
+      return at::layer_norm(y, {kDim}) * (1 + scale) + shift;
+    };
+    const auto heads = [&](const at::Tensor& y) { return y.unflatten(2, {kHeads, -1}); };
+    const at::Tensor y = normed(x, m[0], m[1]);
+    const auto call = in.attends.attend.begin({1, y.size(1), kHeads, kHeads, kHeadDim, at::kFloat});
+    const at::Tensor k = heads(linear(y, ".k")), v = heads(linear(y, ".v"));
+    call.take_k(k.detach());
+    call.take_v(v.detach());
+    const at::Tensor out = call.finish(heads(linear(y, ".q")), k, v).flatten(2);
+    const at::Tensor h = x + m[2] * linear(out, ".o");
+    return h + m[5] * linear(at::gelu(linear(normed(h, m[3], m[4]), ".up")), ".down");
+  }
+};
+
+TEST(Exercise, ADitTrainsTheSameOnAnyRanks) {
   std::vector<double> losses[2];
   for (const int world : {1, 3}) {
-    Recipe recipe = small_recipe();
+    Recipe recipe = small_recipe();  // of sequences of kLength
     recipe.parallelism.context_parallel_degree = world;
     recipe.parallelism.mask = "full";
     recipe.optimizer.lr = 0.03;
     comm::run_ranks(world, [&](comm::Communicator& comm) {
-      DitLayer model;
-      train(Mesh(comm, {.cp = world}), model, words(recipe.training.seq_len), recipe,
+      Dit model;
+      train(comm::Mesh(comm, {.cp = world}), model, NoisyLatents(), recipe,
             {.on_step = [&](const StepMetrics& step) { losses[world / 2].push_back(step.loss); }});
     });
   }

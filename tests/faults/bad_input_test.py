@@ -13,7 +13,10 @@ import runs
 
 DEADLINE_S = 3
 BUSY_S = 12  # starting libtorch on a machine that does something else beside
-pytestmark = pytest.mark.skipif(bool(runs.why_not("c10d")), reason=f"[SKIP] {runs.why_not('c10d')}")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(bool(runs.why_not("c10d")), reason=f"[SKIP] {runs.why_not('c10d')}"),
+]
 # Refusals are the same on both engines; by default they are tried on the first that is there.
 ALL = [name for name in runs.ENGINES if not runs.why_not(name)]
 engines = pytest.mark.parametrize("engine", ALL if os.environ.get("ARMILLARY_TEST_ALL") else ALL[:1])

@@ -21,7 +21,10 @@ ENGINES = [
 ]
 engines = pytest.mark.parametrize("engine", ENGINES)
 ranks = pytest.mark.parametrize("rank", [0, 1, 2])  # the one that prints and meets, one between, the last
-pytestmark = pytest.mark.skipif(not runs.PROGRAM.is_file(), reason=f"[SKIP] {runs.why_not('threads')}")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(not runs.PROGRAM.is_file(), reason=f"[SKIP] {runs.why_not('threads')}"),
+]
 
 
 def struck(folder, engine, rank, number, **options):

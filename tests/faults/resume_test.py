@@ -21,7 +21,10 @@ KEYS = {
     "checkpoint__interval": 3,
     "checkpoint__keep_latest_k": 3,
 }
-pytestmark = pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}"),
+]
 
 
 def curve(folder):

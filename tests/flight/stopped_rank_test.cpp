@@ -14,13 +14,13 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/host/recorder/diagnosis.h"
+#include "armillary/host/recorder/testing/run_folder.h"
 #include "armillary/kernel/cpu_kernel.h"
 #include "armillary/plan/testing/causal_problem.h"
-#include "armillary/recorder/diagnosis.h"
-#include "armillary/recorder/testing/run_folder.h"
-#include "armillary/runtime/context.h"
 #include "armillary/runtime/executor.h"
 #include "armillary/runtime/program_cache.h"
+#include "armillary/runtime/rank.h"
 #include "armillary/train/testing/small_training.h"
 #include "armillary/train/trainer.h"
 
@@ -31,7 +31,7 @@ using recorder::Diagnosis;
 using recorder::Flight;
 using recorder::RecordedRun;
 using recorder::RunFolder;
-using recorder::Verdict;
+using recorder::RunVerdict;
 using testing::AllOf;
 using testing::ContainsRegex;
 using testing::Each;
@@ -62,9 +62,9 @@ std::vector<std::string> run_recorded(const RunFolder& folder, const kernel::Ker
   constexpr int kWorld = 4;
   std::vector<std::string> errors(kWorld);
   const auto body = [&](comm::Communicator& comm) {
-    runtime::Context& context = runtime::Context::of(comm);
-    context.record_in(folder.path(), comm);
-    context.recorder()->begin_step(17);
+    runtime::Rank& rank = runtime::Rank::of(comm);
+    rank.record_in(folder.path());
+    rank.recorder()->begin_step(17);
     plan::Problem problem = plan::causal_problem(kWorld, 32);
     problem.mask = plan::parse_mask("full", {32, 32});
     const kernel::Kernel& kernel = comm.rank() == 2 ? of_rank_2 : kernel::cpu_kernel();
@@ -72,19 +72,19 @@ std::vector<std::string> run_recorded(const RunFolder& folder, const kernel::Ker
         runtime::compile_cached(problem, plan::parse_strategy("ring"), comm.rank(), kernel);
     try {
       runtime::Execution run(programs->forward, comm,
-                             {.score = {0.35}, .recorder = context.recorder()});
+                             {.score = {0.35}, .recorder = rank.recorder()});
       for (const int tile : programs->forward->program.inputs) {
         run.feed(programs->forward->program.tiles[tile].tensor,
                  at::ones(programs->forward->shapes[tile]));
       }
       run.finish();
-      context.recorder()->end();
+      rank.recorder()->end();
     } catch (const CommError& error) {
       errors[comm.rank()] = error.what();
-      context.recorder()->fail(recorder::End::FailedWithPeers, error.what());
+      rank.recorder()->fail(recorder::End::FailedWithPeers, error.what());
     } catch (const std::exception& error) {
       errors[comm.rank()] = error.what();
-      context.recorder()->fail(recorder::End::Failed, error.what());
+      rank.recorder()->fail(recorder::End::Failed, error.what());
     }
   };
   try {
@@ -100,19 +100,19 @@ TEST(StoppedRank, IsNamedWithItsOp) {
   static const InterruptedKernel slow(
       [] { std::this_thread::sleep_for(std::chrono::milliseconds(1500)); });
   const std::vector<std::string> errors = run_recorded(folder, slow);
-  const Diagnosis found = diagnose(recorder::read_run(folder.path()));
-  EXPECT_EQ(found.verdict, Verdict::Failed);
-  EXPECT_THAT(found.causes, ElementsAre(2)) << found.cause;
+  const Diagnosis diagnosis = diagnose(recorder::read_run(folder.path()));
+  EXPECT_EQ(diagnosis.verdict, RunVerdict::Failed);
+  EXPECT_THAT(diagnosis.causes, ElementsAre(2)) << diagnosis.cause;
   EXPECT_THAT(
-      found.cause,
+      diagnosis.cause,
       AllOf(
           ContainsRegex("^rank 2 \\(host .*, pid [0-9]+, alive\\) has done nothing for 0\\.[3-9]"),
           ContainsRegex(
               " s, in step 17, ring forward of call 1, plan step 0, attend \\(op [0-9]+\\); "),
           ContainsRegex("; ranks (0, )?1 and 3 wait for it: rank [013] in plan step [0-3], recv "
                         "\\(op [0-9]+\\) of 1024 bytes from rank 2 on lane 1$")));
-  EXPECT_THAT(found.waits_for[3], ElementsAre(2));
-  EXPECT_THAT(found.waits_for[1], ElementsAre(2));
+  EXPECT_THAT(diagnosis.waits_for[3], ElementsAre(2));
+  EXPECT_THAT(diagnosis.waits_for[1], ElementsAre(2));
   // Rank 3 is next in the ring. Its error has plan step, tile, bytes, peer and the first reason.
   EXPECT_THAT(errors[3], AllOf(ContainsRegex("^attention: ring forward step [12]: recv "
                                              "[kv]\\{[0-9,-]+\\} 1024 bytes from rank 2 on lane 1: "
@@ -128,10 +128,10 @@ TEST(StoppedRank, ARankThatThrowsIsTheCause) {
     throw std::runtime_error("the kernel broke");
   });
   const std::vector<std::string> errors = run_recorded(folder, broken);
-  const Diagnosis found = diagnose(recorder::read_run(folder.path()));
-  EXPECT_EQ(found.verdict, Verdict::Failed);
-  EXPECT_THAT(found.causes, ElementsAre(2));
-  EXPECT_THAT(found.cause,
+  const Diagnosis diagnosis = diagnose(recorder::read_run(folder.path()));
+  EXPECT_EQ(diagnosis.verdict, RunVerdict::Failed);
+  EXPECT_THAT(diagnosis.causes, ElementsAre(2));
+  EXPECT_THAT(diagnosis.cause,
               ContainsRegex("^rank 2 .* failed in step 17, ring forward of call 1, plan step 0, "
                             "attend \\(op [0-9]+\\): the kernel broke$"));
   EXPECT_EQ(errors[2], "the kernel broke");
@@ -144,9 +144,9 @@ TEST(StoppedRank, ARunThatEndsWellIsRecordedWhole) {
   const RunFolder folder;
   EXPECT_THAT(run_recorded(folder, kernel::cpu_kernel()), Each(std::string()));
   const RecordedRun run = recorder::read_run(folder.path());
-  const Diagnosis found = diagnose(run);
-  EXPECT_EQ(found.verdict, Verdict::Ended);
-  EXPECT_EQ(found.cause, "none: all 4 ranks ended well, in step 17");
+  const Diagnosis diagnosis = diagnose(run);
+  EXPECT_EQ(diagnosis.verdict, RunVerdict::Ended);
+  EXPECT_EQ(diagnosis.cause, "none: all 4 ranks ended well, in step 17");
   for (const auto& flight : run.flights) {
     ASSERT_TRUE(flight);
     plan::Problem problem = plan::causal_problem(4, 32);
@@ -183,12 +183,12 @@ TEST(StoppedRank, OutsideOfAttentionIsNamedWithItsActivity) {
   EXPECT_THROW(train::train(recipe, train::words(recipe.training.seq_len),
                             {.on_step = on_step, .run_folder = folder.path()}),
                CommError);
-  const Diagnosis found = diagnose(recorder::read_run(folder.path()));
-  EXPECT_EQ(found.verdict, Verdict::Failed);
-  EXPECT_THAT(found.causes, ElementsAre(0)) << found.cause;
-  EXPECT_THAT(found.cause, AllOf(HasSubstr(" has done nothing for 0."),
-                                 HasSubstr("s, in step 2, reporting the step"),
-                                 HasSubstr("; ranks 1 and 2 wait for it")));
+  const Diagnosis diagnosis = diagnose(recorder::read_run(folder.path()));
+  EXPECT_EQ(diagnosis.verdict, RunVerdict::Failed);
+  EXPECT_THAT(diagnosis.causes, ElementsAre(0)) << diagnosis.cause;
+  EXPECT_THAT(diagnosis.cause, AllOf(HasSubstr(" has done nothing for 0."),
+                                     HasSubstr("s, in step 2, reporting the step"),
+                                     HasSubstr("; ranks 1 and 2 wait for it")));
 }
 
 // The file of rank 1 alone cannot be made: no rank trains.

@@ -1,52 +1,50 @@
-// strategies_document_test.cpp: docs/strategies.md and the table of README.md are what the program
-// writes.
+// strategies_document_test.cpp: docs/strategies.md and tests/golden/pictures.txt are what the
+// program writes.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <fstream>
 #include <iterator>
+#include <set>
 #include <sstream>
 #include <string>
+#include <vector>
 
+#include "armillary/plan/strategies/strategy.h"
 #include "tests/error/program.h"
+#include "tests/golden/stored_file.h"
 
 namespace armillary::golden {
 namespace {
 
-std::string stored_file(const std::string& name) {
-  std::ifstream file(ARMILLARY_SOURCE_DIR "/" + name, std::ios::binary);
-  EXPECT_TRUE(file) << "no " << name;
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 TEST(StrategiesDocument, IsWhatTheProgramWrites) {
-  const std::string stored = stored_file("docs/strategies.md");
   const error::ProgramRun result = error::run({"plan", "--document"});
   ASSERT_EQ(result.code, 0) << result.err;
-  const auto [old_at, new_at] =
-      std::mismatch(stored.begin(), stored.end(), result.out.begin(), result.out.end());
-  if (old_at == stored.end() && new_at == result.out.end()) return;
-  FAIL() << "docs/strategies.md:" << 1 + std::count(stored.begin(), old_at, '\n')
-         << " is not what the program writes; renew it with `armillary plan --document > "
-            "docs/strategies.md`, then read the difference";
+  expect_stored("docs/strategies.md", result.out, "armillary plan --document > docs/strategies.md");
 }
 
-/// README.md shows some rows of the table.
-TEST(Readme, RowsOfTheTableAreWhatTheProgramPrints) {
-  const error::ProgramRun table =
-      error::run({"plan", "--compare", "--world", "8", "--seq", "65536", "--heads", "32",
-                  "--kv-heads", "8", "--head-dim", "128", "--layout", "zigzag"});
-  ASSERT_EQ(table.code, 0) << table.err;
-  std::istringstream readme(stored_file("README.md"));
-  int rows = 0;
-  for (std::string line; std::getline(readme, line);) {
-    if (line.rfind("| ", 0) != 0) continue;
-    const std::size_t row = table.out.find(line.substr(0, line.find('|', 1) + 1));
-    ASSERT_NE(row, std::string::npos) << line << " is in README.md only";
-    EXPECT_EQ(line, table.out.substr(row, table.out.find('\n', row) - row)) << "renew README.md";
-    ++rows;
+/// The words of a line behind `$ armillary `.
+std::vector<std::string> arguments(const std::string& line) {
+  std::istringstream words(line.substr(line.find(" plan") + 1));
+  return {std::istream_iterator<std::string>(words), {}};
+}
+
+/// The commands of the file, each with what it prints; a strategy of each name is among them.
+TEST(Pictures, AreThePlansOfAllStrategies) {
+  std::istringstream stored(stored_file("tests/golden/pictures.txt"));
+  std::string printed;
+  std::set<std::string> names;
+  for (std::string line; std::getline(stored, line);) {
+    if (line.rfind("$ armillary plan --strategy ", 0) != 0) continue;
+    const std::vector<std::string> words = arguments(line);
+    const error::ProgramRun result = error::run(words);
+    ASSERT_EQ(result.code, 0) << line << "\n" << result.err;
+    printed += "```console\n" + line + "\n" + result.out + "```\n";
+    names.insert(words.at(2).substr(0, words.at(2).find(':')));
   }
-  EXPECT_GT(rows, 5);
+  expect_stored("tests/golden/pictures.txt", printed,
+                "python3 tests/documents/console_blocks.py tests/golden/pictures.txt");
+  for (const plan::StrategyInfo& info : plan::strategies()) {
+    EXPECT_TRUE(names.contains(info.name)) << info.name;
+  }
 }
 
 }  // namespace

@@ -19,7 +19,7 @@
 #include "armillary/comm/nccl.h"
 #include "armillary/kernel/testing/naive_attention.h"
 #include "armillary/plan/layout.h"
-#include "armillary/runtime/context.h"
+#include "armillary/runtime/rank.h"
 #include "armillary/runtime/stream_device.h"
 #include "tests/conformance_c10d/processes.h"
 #include "tests/equivalence/cases.h"
@@ -94,7 +94,7 @@ int run_gpu_rank(const comm::C10dRendezvous& place) {
   const auto body = [&](comm::Communicator& comm) {
     const auto gpus = static_cast<int>(c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount());
     const at::Device gpu(at::kCUDA, static_cast<c10::DeviceIndex>(place.rank % gpus));
-    runtime::Context::of(comm).use(runtime::stream_device(gpu));
+    runtime::Rank::of(comm).use(runtime::stream_device(gpu));
     const auto begin = std::chrono::steady_clock::now();
     std::uint64_t number = test_seed();
     const std::vector<Case> cases =

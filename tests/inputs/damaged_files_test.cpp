@@ -20,21 +20,21 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/user_text.h"
+#include "armillary/host/recorder/diagnosis.h"
+#include "armillary/host/recorder/reader.h"
+#include "armillary/host/recorder/recorder.h"
+#include "armillary/host/recorder/trace.h"
 #include "armillary/io/safetensors.h"
+#include "armillary/lab/validate/row.h"
 #include "armillary/plan/json.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/plan/verify/verify.h"
+#include "armillary/predict/sim/cluster.h"
+#include "armillary/predict/tune/answer.h"
 #include "armillary/proof/proof_file.h"
-#include "armillary/recorder/diagnosis.h"
-#include "armillary/recorder/reader.h"
-#include "armillary/recorder/recorder.h"
-#include "armillary/recorder/trace.h"
-#include "armillary/sim/cluster.h"
 #include "armillary/train/checkpoint/checkpoint.h"
-#include "armillary/train/recipe.h"
+#include "armillary/train/recipe_parts.h"
 #include "armillary/train/testing/small_checkpoint.h"
-#include "armillary/tune/answer.h"
-#include "armillary/validate/row.h"
 
 namespace armillary {
 namespace {
@@ -213,9 +213,10 @@ TEST_F(DamagedFiles, FlightFiles) {
   const std::string run = path("run");
   for (const int rank : {0, 1, 2}) {
     recorder::Recorder recorder(run, {.world = 3, .rank = rank, .program = "test"});
+    const std::uint8_t words = recorder.words(plan::attention_words());
     recorder.begin_step(7);
     recorder.set_activity({.name = "all_reduce of gradients", .bytes = 96, .collective = true});
-    recorder.begin_call("ring", plan::Pass::Backward);
+    recorder.begin_call("ring", words, static_cast<int>(plan::Pass::Backward));
     for (int op = 0; op < 20; ++op) {
       recorder.done(
           recorder.start({.kind = plan::OpKind::Send, .index = op, .peer = (rank + 1) % 3}));
@@ -298,9 +299,9 @@ TEST_F(DamagedFiles, Rows) {
 }
 
 TEST_F(DamagedFiles, AnswersOfTheTuner) {
-  tune::Answer answer{.rivals = {{.fate = tune::Fate::Chosen, .times = {.total_s = 1}}},
+  tune::Answer answer{.evaluations = {{.outcome = tune::Outcome::Chosen, .times = {.total_s = 1}}},
                       .floor_s = 1};
-  answer.rivals[0].candidate.strategy = plan::parse_strategy("usp:u=2");
+  answer.evaluations[0].candidate.strategy = plan::parse_strategy("usp:u=2");
   EXPECT_GT(read_changed(tune::to_json(answer), 2000,
                          [](const std::string& text) { tune::parse_answer(text); }),
             500);

@@ -20,7 +20,7 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/mpi.h"
 #include "armillary/plan/passes/lower.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/runtime/testing/watched_communicator.h"
 
 namespace armillary {
@@ -50,11 +50,12 @@ std::int64_t planned_bytes(const plan::Planner& planner, int rank, int a_host) {
 void run_rank(comm::Communicator& engine, const std::string& strategy, std::int64_t tokens,
               int a_host) {
   at::set_num_threads(1);
-  std::int64_t given = 0;
+  std::int64_t bytes_out = 0;
   runtime::WatchedCommunicator comm(engine, [&](const comm::Message& message) {
     const bool leaves = message.direction == comm::Direction::Send &&
                         message.peer / a_host != engine.rank() / a_host;
-    if (leaves && runtime::is_of_a_plan(engine, message)) given += comm::total_bytes(message.parts);
+    if (leaves && runtime::is_of_a_plan(engine, message))
+      bytes_out += comm::total_bytes(message.parts);
   });
   const int world = comm.world();
   const plan::Problem problem{.world = world,
@@ -84,11 +85,11 @@ void run_rank(comm::Communicator& engine, const std::string& strategy, std::int6
   comm::barrier(comm);
   const bool counts = comm.rank() % a_host == 0;  // One rank of each host.
   const std::int64_t before = counts ? sent_by_host() : 0;
-  given = 0;
+  bytes_out = 0;
   for (int i = 0; i < kRepeats; ++i) attend();
   comm::barrier(comm);
   double sums[] = {static_cast<double>(kRepeats * planned_bytes(planner, comm.rank(), a_host)),
-                   static_cast<double>(given),
+                   static_cast<double>(bytes_out),
                    counts ? static_cast<double>(sent_by_host() - before) : 0};
   comm::all_reduce_sum(comm, std::span(sums));
   if (comm.rank() != 0) return;

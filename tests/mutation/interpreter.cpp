@@ -298,7 +298,7 @@ class Interpreter {
 
   void compute(int r, const Op& op) {
     const plan::Views& views = op.views;
-    switch (op.kind) {
+    switch (plan::OpKind(op.kind)) {
       case OpKind::Attend:
       case OpKind::AttendAll:
         return attend(r, op, 3);

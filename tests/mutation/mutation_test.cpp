@@ -15,7 +15,7 @@
 
 #include "armillary/plan/mutate.h"
 #include "armillary/plan/text.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/verify/verify.h"
 #include "tests/mutation/cases.h"
 #include "tests/mutation/interpreter.h"
 #include "tests/mutation/rules.h"
@@ -52,8 +52,8 @@ std::vector<plan::Mutation> chosen(std::vector<plan::Mutation> all, std::mt19937
   return all;
 }
 
-std::string describe(const Case& made, const plan::Plan& plan, const plan::Mutation& mutation) {
-  std::string text = fmt::format("{}: {}", made.name, to_string(mutation));
+std::string describe(const Case& example, const plan::Plan& plan, const plan::Mutation& mutation) {
+  std::string text = fmt::format("{}: {}", example.name, to_string(mutation));
   if (mutation.op >= 0) {
     const plan::Op& op = plan.ranks[mutation.rank].ops[mutation.op];
     text += fmt::format(", {}", to_string(plan, mutation.rank, op));
@@ -65,13 +65,13 @@ class MutationTest : public ::testing::TestWithParam<int> {
  protected:
   static void TearDownTestSuite() { tally().print(plans()); }
 
-  void judge(const Case& made, std::mt19937& random) {
-    const plan::Plan plan = made.plan();
-    ASSERT_EQ(verify(plan), std::vector<plan::Diagnostic>{}) << made.name;
+  void judge(const Case& example, std::mt19937& random) {
+    const plan::Plan plan = example.plan();
+    ASSERT_EQ(verify(plan), std::vector<plan::Diagnostic>{}) << example.name;
     const Results expected = interpret(plan);
-    ASSERT_TRUE(expected.finished) << made.name;
-    if (made.lowered) {
-      ASSERT_TRUE(interpret(made.strategy_plan()) == expected) << made.name << ": other sums";
+    ASSERT_TRUE(expected.finished) << example.name;
+    if (example.lowered) {
+      ASSERT_TRUE(interpret(example.strategy_plan()) == expected) << example.name << ": other sums";
     }
     ++plans();
     plan::Plan mutant = plan;
@@ -85,10 +85,10 @@ class MutationTest : public ::testing::TestWithParam<int> {
         continue;
       }
       const std::string_view rule = rule_of(plan, mutation, mutant);
-      EXPECT_NE(rule, "") << describe(made, plan, mutation)
+      EXPECT_NE(rule, "") << describe(example, plan, mutation)
                           << ": verify accepts it, and no rule says why";
       EXPECT_TRUE(interpret(mutant) == expected)
-          << describe(made, plan, mutation) << ": verify accepts it by rule '" << rule
+          << describe(example, plan, mutation) << ": verify accepts it by rule '" << rule
           << "', but played it gives other sums";
       tally().add(mutation.kind, std::string(rule));
     }
@@ -107,8 +107,8 @@ class MutationTest : public ::testing::TestWithParam<int> {
 
 TEST_P(MutationTest, IsCaughtOrAsGoodByARule) {
   std::mt19937 random(test_seed() + static_cast<unsigned>(GetParam()));
-  for (const Case& made : cases(GetParam())) {
-    judge(made, random);
+  for (const Case& example : cases(GetParam())) {
+    judge(example, random);
     if (HasFatalFailure()) return;
   }
 }

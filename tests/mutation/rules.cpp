@@ -115,14 +115,14 @@ std::vector<std::pair<int, int>> visible_pairs(const Plan& plan, const Op& op) {
   return pairs;
 }
 
-bool attends(const Op& op) {
-  return op.attends() || op.attends_grad();
+bool sees_keys(const Op& op) {
+  return attends(op) || attends_grad(op);
 }
 
 /// Whether an op that attends adds nothing to the accumulator view `sum`: no block of `sum` is in a
 /// visible pair of the op.
 bool adds_nothing(const Plan& plan, const RankProgram& program, const Op& op, const View& sum) {
-  if (!attends(op)) return false;
+  if (!sees_keys(op)) return false;
   const bool of_keys = is_kv(program.tiles[sum.tile].tensor);
   const auto pairs = visible_pairs(plan, op);
   return std::none_of(pairs.begin(), pairs.end(), [&](const auto& pair) {
@@ -152,7 +152,7 @@ bool begins(const Plan& plan, const RankProgram& program, int of, std::size_t v)
 /// and 4 (out, lse) of an attend, 6 (dq) or 7 and 8 (dk, dv) of an attend_grad.
 bool begins(const Plan& plan, const Mutation& mutation) {
   const RankProgram& program = plan.ranks[mutation.rank];
-  const bool grad = program.ops[mutation.op].attends_grad();
+  const bool grad = attends_grad(program.ops[mutation.op]);
   const std::size_t first = !grad ? 3 : mutation.to == 0 ? 6 : 7;
   const std::size_t last = !grad ? 4 : mutation.to == 0 ? 6 : 8;
   for (std::size_t v = first; v <= last; ++v) {
@@ -165,7 +165,7 @@ bool begins(const Plan& plan, const Mutation& mutation) {
 std::vector<int> writers_of_reads(const RankProgram& program) {
   std::map<std::tuple<int, int, int>, int> writers;  // By (tile, block, head).
   std::vector<int> tile_in(program.slots.size(), -1);
-  std::vector<int> found;
+  std::vector<int> numbers;
   const auto visit = [&](const View& view, auto each) {
     for (const int block : view.blocks) {
       for (int head = view.heads.begin; head < view.heads.end; ++head) {
@@ -179,7 +179,7 @@ std::vector<int> writers_of_reads(const RankProgram& program) {
       if (access(op, v) == Access::Write) continue;
       visit(op.views[v], [&](const auto& cell) {
         const auto writer = writers.find(cell);
-        found.push_back(writer == writers.end() ? -1 : writer->second);
+        numbers.push_back(writer == writers.end() ? -1 : writer->second);
       });
     }
     for (std::size_t v = 0; v < op.views.size(); ++v) {
@@ -194,7 +194,7 @@ std::vector<int> writers_of_reads(const RankProgram& program) {
       visit(view, [&](const auto& cell) { writers[cell] = i; });
     }
   }
-  return found;
+  return numbers;
 }
 
 /// Whether a tile of the caller lies in this slot.
@@ -245,7 +245,7 @@ std::string_view rule_of(const Plan& plan, const Mutation& mutation, const Plan&
       return batches(before) == batches(after) ? "same batches" : "other batches";
     case MutationKind::FewerBlocks:
     case MutationKind::OtherBlock:
-      if (!attends(op)) return "";
+      if (!sees_keys(op)) return "";
       return visible_pairs(plan, op) == visible_pairs(plan, after.ops[mutation.op]) ? "sees nothing"
                                                                                     : "";
     case MutationKind::OtherStart:

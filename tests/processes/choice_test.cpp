@@ -15,12 +15,12 @@
 
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/mpi.h"
-#include "armillary/launch/launch_folder.h"
-#include "armillary/launch/mpirun.h"
-#include "armillary/launch/supervisor.h"
-#include "armillary/tune/automatic.h"
-#include "armillary/tune/cache.h"
-#include "armillary/tune/search.h"
+#include "armillary/host/launch/launch_folder.h"
+#include "armillary/host/launch/mpirun.h"
+#include "armillary/host/launch/supervisor.h"
+#include "armillary/predict/tune/automatic.h"
+#include "armillary/predict/tune/cache.h"
+#include "armillary/predict/tune/search.h"
 #include "tests/processes/strategies.h"
 
 namespace armillary {
@@ -33,7 +33,7 @@ TEST(Choice, OfRank0IsTakenByRanksWithOtherCaches) {
   const std::string mpirun = launch::mpi_launcher();
   const launch::LaunchFolder folder;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  launch::Command command =
+  ChildCommand command =
       launch::mpi_command(mpirun, launch::family_of(mpirun), 2, {self, "--choice"}, folder.path());
   command.takes_input = false;
   const auto failed = launch::supervise(std::span(&command, 1), {.prefix = false});
@@ -46,10 +46,10 @@ void store_measured(const plan::Problem& problem, const std::string& folder) {
                                 .cluster = sim::load_cluster("c8"),
                                 .free = {.layout = false, .wire = false, .placement = false}};
   tune::Answer answer = tune::search(question);
-  answer.rivals.front().fate = tune::Fate::Slower;
-  std::swap(answer.rivals.front(), answer.rivals.back());
-  answer.rivals.front().fate = tune::Fate::Chosen;
-  answer.rivals.front().measured_s = 1e-3;
+  answer.evaluations.front().outcome = tune::Outcome::Slower;
+  std::swap(answer.evaluations.front(), answer.evaluations.back());
+  answer.evaluations.front().outcome = tune::Outcome::Chosen;
+  answer.evaluations.front().measured_s = 1e-3;
   tune::store(folder + "/tuned", question, answer, tune::Evidence::Measured);
 }
 

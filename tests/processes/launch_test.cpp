@@ -36,16 +36,16 @@ std::string read_text(const std::filesystem::path& path) {
 
 /// Pids of processes whose command line has all texts.
 std::vector<pid_t> processes_with(const std::vector<std::string>& texts) {
-  std::vector<pid_t> found;
+  std::vector<pid_t> pids;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
     const std::string line = read_text(entry.path() / "cmdline");
     bool all = !line.empty();
     for (const std::string& text : texts) all &= line.find(text) != std::string::npos;
-    if (all) found.push_back(std::stoi(name));
+    if (all) pids.push_back(std::stoi(name));
   }
-  return found;
+  return pids;
 }
 
 struct Outcome {
@@ -73,14 +73,14 @@ class Launch : public testing::Test {
 
   /// Folders of shared memory that the launchers of this test have left.
   std::vector<std::string> segments() const {
-    std::vector<std::string> found;
+    std::vector<std::string> texts;
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
       const std::string name = entry.path().filename();
       for (const pid_t pid : launchers_) {
-        if (name.starts_with(fmt::format("armillary-{}-", pid))) found.push_back(name);
+        if (name.starts_with(fmt::format("armillary-{}-", pid))) texts.push_back(name);
       }
     }
-    return found;
+    return texts;
   }
 
   /// `train` with a small recipe on `world` ranks.
@@ -161,13 +161,13 @@ class Launch : public testing::Test {
 
   /// Loss and gradient norm of each step, as metrics.jsonl has them.
   std::vector<std::string> losses() const {
-    std::vector<std::string> found;
+    std::vector<std::string> texts;
     std::ifstream stream(folder_ / "run" / "metrics.jsonl");
     for (std::string line; std::getline(stream, line);) {
       const auto step = nlohmann::json::parse(line);
-      found.push_back(step["loss"].dump() + " " + step["grad_norm"].dump());
+      texts.push_back(step["loss"].dump() + " " + step["grad_norm"].dump());
     }
-    return found;
+    return texts;
   }
 
   std::filesystem::path folder_;
@@ -243,7 +243,8 @@ TEST_F(Launch, RefusesBadCommandLines) {
   refused({"launch", "-n", "0", "--", "train"}, "launch: -n");
   refused({"launch", "-n", "2", "--", "plan"}, "launch: verb");
   refused({"launch", "-n", "2", "--", "bench", "kernel"},
-          "launch: bench kernel, which runs no ranks; bench layer, overlap or live is required");
+          "launch: bench kernel, which runs no ranks; bench layer, overlap, live or collectives is "
+          "required");
   refused({"launch", "-n", "2", "--engine", "mip", "--", "train"}, "--engine");
   setenv("OMPI_COMM_WORLD_RANK", "1", 1);
   setenv("OMPI_COMM_WORLD_SIZE", "2", 1);

@@ -16,9 +16,9 @@
 
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/mpi.h"
-#include "armillary/launch/launch_folder.h"
-#include "armillary/launch/mpirun.h"
-#include "armillary/launch/supervisor.h"
+#include "armillary/host/launch/launch_folder.h"
+#include "armillary/host/launch/mpirun.h"
+#include "armillary/host/launch/supervisor.h"
 #include "armillary/plan/testing/every_strategy.h"
 #include "tests/equivalence/cases.h"
 
@@ -70,8 +70,8 @@ TEST_P(StrategiesOverProcesses, GiveTheBitsOfThreads) {
   const std::string mpirun = launch::mpi_launcher();
   const launch::LaunchFolder folder;
   const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  launch::Command command = launch::mpi_command(mpirun, launch::family_of(mpirun), GetParam(),
-                                                {self, "--strategies"}, folder.path());
+  ChildCommand command = launch::mpi_command(mpirun, launch::family_of(mpirun), GetParam(),
+                                             {self, "--strategies"}, folder.path());
   command.takes_input = false;
   const auto failed = launch::supervise(std::span(&command, 1), {.prefix = false});
   EXPECT_TRUE(failed.empty()) << launch::describe(failed[0]);

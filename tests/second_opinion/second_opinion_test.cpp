@@ -22,7 +22,7 @@
 #include "armillary/plan/json.h"
 #include "armillary/plan/mutate.h"
 #include "armillary/plan/testing/broken_plan.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/verify/verify.h"
 #include "tests/mutation/cases.h"
 
 namespace armillary::second_opinion {
@@ -133,12 +133,12 @@ TEST_P(SecondOpinionTest, AgreesOnPlansAndMutants) {
   std::mt19937 random(test_seed() + static_cast<unsigned>(GetParam()));
   Comparison comparison;
   std::size_t place = 0;
-  for (const Case& made : cases(GetParam())) {
+  for (const Case& example : cases(GetParam())) {
     if (!test_all() && random() % kOneIn != 0) continue;
-    const plan::Plan plan = made.plan();
-    comparison.add(made.name, plan);
+    const plan::Plan plan = example.plan();
+    comparison.add(example.name, plan);
     for (const plan::Mutation& mutation : chosen(plan, place++, random)) {
-      comparison.add(made.name + ": " + to_string(mutation), apply(plan, mutation));
+      comparison.add(example.name + ": " + to_string(mutation), apply(plan, mutation));
     }
   }
   comparison.compare();
@@ -151,15 +151,15 @@ TEST_P(SecondOpinionTest, AgreesOnPlansAndMutants) {
 TEST(SecondOpinion, AgreesOnSinksAndOnTheWire) {
   std::mt19937 random(test_seed());
   Comparison comparison;
-  for (const Case& made : cases(2)) {
-    if (made.problem.layout != plan::parse_layout("zigzag")) continue;
-    const plan::Plan plan = made.plan();
+  for (const Case& example : cases(2)) {
+    if (example.problem.layout != plan::parse_layout("zigzag")) continue;
+    const plan::Plan plan = example.plan();
     for (const plan::Mutation& mutation : mutations(plan)) {
       const bool delta = mutation.op >= 0 &&
                          plan.ranks[mutation.rank].ops[mutation.op].kind == plan::OpKind::Delta;
       if (!delta && mutation.kind != plan::MutationKind::OtherDtype) continue;
       if (!test_all() && random() % 4 != 0) continue;
-      comparison.add(made.name + ": " + to_string(mutation), apply(plan, mutation));
+      comparison.add(example.name + ": " + to_string(mutation), apply(plan, mutation));
     }
   }
   comparison.compare();
@@ -172,17 +172,17 @@ TEST(SecondOpinion, AgreesOnPassesThatRunTogether) {
   std::mt19937 random(test_seed());
   Comparison comparison;
   int changed = 0;
-  for (const Case& made : cases(2)) {
-    if (made.pass != plan::Pass::Forward || random() % 8 != 0) continue;
+  for (const Case& example : cases(2)) {
+    if (example.pass != plan::Pass::Forward || random() % 8 != 0) continue;
     std::vector<plan::Plan> passes =
-        make_plans(made.problem, made.strategy,
+        make_plans(example.problem, example.strategy,
                    {plan::Pass::Forward, plan::Pass::Backward, plan::Pass::Replay});
-    if (made.lowered) {
+    if (example.lowered) {
       for (plan::Plan& plan : passes) plan = lower(std::move(plan));
     }
     std::shuffle(passes.begin(), passes.end(), random);
     if (random() % 2 == 0) passes.pop_back();
-    comparison.add(made.name, passes);
+    comparison.add(example.name, passes);
     for (plan::Plan& plan : passes) {
       std::vector<plan::Mutation> all = mutations(plan);
       std::erase_if(all, [](const plan::Mutation& mutation) {
@@ -191,7 +191,7 @@ TEST(SecondOpinion, AgreesOnPassesThatRunTogether) {
       });
       const plan::Mutation& mutation = all[random() % all.size()];
       const plan::Plan right = std::exchange(plan, apply(plan, mutation));
-      comparison.add(made.name + " together: " + to_string(mutation), passes);
+      comparison.add(example.name + " together: " + to_string(mutation), passes);
       plan = right;
       ++changed;
     }

@@ -1,15 +1,16 @@
-// replay.h: a plan run by SimGrid, the second opinion on sim/engine.h.
+// replay.h: a plan run by SimGrid, the second opinion on predict/sim/engine.h.
 //
-// Two things are taken from sim/: the seconds of compute ops (sim/cost.h) and the channels of a
-// route (sim/topology.h). Waits come from plan/hazards.h. Lanes, batches, messages and the sharing
-// of links are those of SimGrid: a lane is an actor, a message that both ends have posted is an
-// actor that sleeps for the latency and then sends, and links are shared by SimGrid's own solver.
+// Two things are taken from sim/: the seconds of compute ops (predict/sim/cost.h) and the channels
+// of a route (predict/sim/topology.h). Waits come from plan/program/hazards.h. Lanes, batches,
+// messages and the sharing of links are those of SimGrid: a lane is an actor, a message that both
+// ends have posted is an actor that sleeps for the latency and then sends, and links are shared by
+// SimGrid's own solver.
 #pragma once
 
 #include <optional>
 
 #include "armillary/plan/plan.h"
-#include "armillary/sim/cluster.h"
+#include "armillary/predict/sim/cluster.h"
 
 namespace armillary::second {
 

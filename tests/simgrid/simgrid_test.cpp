@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "armillary/plan/passes/lower.h"
-#include "armillary/plan/strategy.h"
-#include "armillary/sim/engine.h"
-#include "armillary/sim/testing/clusters.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/sim/engine.h"
+#include "armillary/predict/sim/testing/clusters.h"
 #include "tests/seed.h"
 #include "tests/simgrid/replay.h"
 

@@ -47,6 +47,7 @@ class OwnedGroup {
   C10dGroup owned_;
 };
 
+/// The group is the first base, so it is made before the communicator that refers to it.
 class JoinedGroup : private OwnedGroup, public GroupCommunicator<C10dGroup, JoinedCommunicator> {
  public:
   JoinedGroup(C10dConnections connections, const C10dOptions& options)
@@ -58,8 +59,7 @@ class JoinedGroup : private OwnedGroup, public GroupCommunicator<C10dGroup, Join
 
   bool is_left() override { return owned_.is_left(); }
   bool is_told() override { return owned_.is_told(); }
-  bool has_failed_rank_left() override { return owned_.has_failed_rank_left(); }
-  void wait_told(double most_s, bool goes_on) override { owned_.wait_told(most_s, goes_on); }
+  void wait_told(double most_s) override { owned_.wait_told(most_s); }
 };
 
 }  // namespace
@@ -82,10 +82,6 @@ std::unique_ptr<JoinedCommunicator> join_process_group(const std::string& group_
                                                        const C10dOptions& options) {
   expect_legal(options, "join_process_group");
   return std::make_unique<JoinedGroup>(connect_apart(group_name, options), options);
-}
-
-void end_join(const std::string& group_name, const std::string& text) {
-  end_meeting(group_name, text);
 }
 
 }  // namespace armillary::comm

@@ -69,16 +69,16 @@ C10dConnections in_time(std::function<C10dConnections()> make, const Member& min
                         double timeout_s) {
   ignore_broken_pipes();
   std::packaged_task<C10dConnections()> task(std::move(make));
-  std::future<C10dConnections> made = task.get_future();
+  std::future<C10dConnections> result = task.get_future();
   std::thread thread(std::move(task));
   const std::chrono::duration<double> limit(timeout_s + 1);
-  if (made.wait_for(limit) != std::future_status::ready) {
+  if (result.wait_for(limit) != std::future_status::ready) {
     thread.detach();
     fail<CommError>("{}: rank {} has no answer of the store, or of another rank, within {:.3g} s",
                     mine.caller, mine.rank, limit.count());
   }
   thread.join();
-  return made.get();
+  return result.get();
 }
 
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
@@ -196,17 +196,6 @@ C10dConnections connect_apart(const std::string& group_name, const C10dOptions& 
                            connect_gloo(store, now, "control/", options), std::move(processes)};
   };
   return in_time(make, mine, options.timeout_s);
-}
-
-void end_meeting(const std::string& group_name, const std::string& text) {
-  const Group group = resolve("join_process_group", group_name);
-  const Member mine = member_of("join_process_group", group);
-  const auto make = [=] {
-    end_meeting(*group->getStore(), mine, text);
-    return C10dConnections{};
-  };
-  constexpr double kAnswer = 1;  // seconds
-  in_time(make, mine, kAnswer);
 }
 
 }  // namespace armillary::comm

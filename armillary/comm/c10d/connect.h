@@ -9,7 +9,7 @@
 
 #include "armillary/comm/c10d.h"
 #include "armillary/comm/c10d/gloo.h"
-#include "armillary/comm/peer_process.h"
+#include "armillary/comm/liveness/peer_process.h"
 
 namespace armillary::comm {
 
@@ -31,10 +31,6 @@ C10dConnections connect(const C10dRendezvous& rendezvous, const C10dOptions& opt
 C10dConnections connect(const std::string& group_name, const C10dOptions& options);
 /// Connects the ranks of a process group, for messages and for failures.
 C10dConnections connect_apart(const std::string& group_name, const C10dOptions& options);
-
-/// Ends the next connect_apart() of other ranks, or the present one: they throw CommError with this
-/// text.
-void end_meeting(const std::string& group_name, const std::string& text);
 
 /// The TCPStore of a new group. @throws CommError if it cannot be opened or reached in time.
 GlooStore open_store(const C10dRendezvous& rendezvous, double timeout_s);

@@ -10,6 +10,7 @@
 namespace armillary::comm {
 namespace {
 
+/// Gloo takes tensors. These own nothing: the caller keeps the memory until the work is done.
 std::vector<at::Tensor> tensors_of(std::byte* memory, std::int64_t bytes) {
   return {at::from_blob(memory, {bytes}, at::TensorOptions(at::kByte))};
 }
@@ -45,6 +46,7 @@ GlooWork gloo_receive(c10d::Backend& backend, std::byte* memory, std::int64_t by
   return backend.recv(tensors, peer, tag);
 }
 
+/// Errors of this project are one line; the further ones of torch's tell of its own calls.
 std::string first_line(const std::exception& error) {
   const auto* const of_torch = dynamic_cast<const c10::Error*>(&error);
   const std::string text = of_torch ? of_torch->what_without_backtrace() : error.what();

@@ -9,6 +9,7 @@
 #include <limits>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -42,24 +43,26 @@ C10dGroup::C10dGroup(C10dConnections connections, double timeout_s)
     : store_(std::move(connections.store)),
       data_(std::move(connections.data)),
       leave_timeout_s_(timeout_s),
-      pulse_([clock = ComputeClock()]() mutable { return clock.seconds(); }) {
+      heartbeat_([clock = ComputeClock()]() mutable { return clock.seconds(); }) {
   const std::vector<PeerProcess> processes = connections.processes;
-  alarm_.emplace(std::move(connections.control), std::move(connections.processes), pulse_,
-                 C10dAlarm::Hooks{.on_raise = [this] { interrupt_all(); },
-                                  .on_answer =
-                                      [this](int rank, const Pulse& pulse) {
-                                        const Lock lock(mutex_);
-                                        if (watchdog_) watchdog_->hear(rank, pulse);
-                                      }});
+  abort_channel_.emplace(std::move(connections.control), std::move(connections.processes),
+                         heartbeat_,
+                         C10dAbortChannelHooks{.on_raise = [this] { interrupt_all(); },
+                                               .on_answer =
+                                                   [this](int rank, const Heartbeat& heartbeat) {
+                                                     const Lock lock(mutex_);
+                                                     if (watchdog_)
+                                                       watchdog_->hear(rank, heartbeat);
+                                                   }});
   auto watchdog = std::make_unique<Watchdog>(
-      rank(), processes, pulse_,
-      Watchdog::Hooks{.ask = [this](int rank) { alarm_->ask(rank); },
-                      .expired =
-                          [this](const std::string& reason) {
-                            went_on_ = true;
-                            alarm_->raise(this->rank(), reason);
-                          },
-                      .name = [this](int rank) { return alarm_->name(rank); }});
+      rank(), processes, heartbeat_,
+      WatchdogHooks{.ask = [this](int rank) { abort_channel_->ask(rank); },
+                    .expired =
+                        [this](const std::string& reason) {
+                          went_on_ = true;
+                          abort_channel_->raise(this->rank(), reason);
+                        },
+                    .name = [this](int rank) { return abort_channel_->name(rank); }});
   const Lock lock(mutex_);
   watchdog_ = std::move(watchdog);
 }
@@ -74,7 +77,7 @@ C10dGroup::~C10dGroup() {
   watchdog.reset();
   has_work_.notify_all();
   for (std::thread& worker : workers_) worker.join();
-  if (alarm_->raised()) close_connections();
+  if (abort_channel_->raised()) close_connections();
 }
 
 void C10dGroup::start(std::span<const Message> batch, std::span<Request> requests) {
@@ -129,18 +132,22 @@ bool C10dGroup::finish_first(Lock& lock, Queue& queue) {
     lose(transfer.peer(), first_line(e));
   }
   if (outcome == C10dTransfer::Outcome::OtherSize) {
-    alarm_->raise(rank(),
-                  fmt::format("rank {} sends {} bytes to rank {} on lane {}, which receives "
-                              "{} bytes; equal sizes are required",
-                              transfer.peer(), transfer.sent_bytes(), rank(), message->lane(),
-                              transfer.bytes()));
+    abort_channel_->raise(
+        rank(), fmt::format("rank {} sends {} to rank {} on lane {}, which receives "
+                            "{}; equal sizes are required",
+                            transfer.peer(), count_of(transfer.sent_bytes(), "byte"), rank(),
+                            message->lane(), count_of(transfer.bytes(), "byte")));
+  }
+  if (outcome == C10dTransfer::Outcome::OtherLabel) {
+    abort_channel_->raise(
+        rank(), difference_text(transfer.peer(), transfer.sent_label(), rank(), transfer.label()));
   }
   // A message that is not done stays first, for whoever settles the failure or withdraws it.
   lock.lock();
   if (outcome != C10dTransfer::Outcome::Done) return false;
   queue.messages.pop_front();
   std::ranges::move(transfer.take_works(), std::back_inserter(over_));
-  pulse_.message_done();
+  heartbeat_.message_done();
   message->set_done(++messages_done_);  // The owner may free it from now on.
   changed_.notify_all();
   return true;
@@ -149,7 +156,7 @@ bool C10dGroup::finish_first(Lock& lock, Queue& queue) {
 // Workers are started when all that are there have a queue, and live as long as the group. Their
 // number is that of the queues that were under way at the same time.
 void C10dGroup::hand_over(Queue& queue) {
-  if (queue.has_waiter || queue.messages.empty() || alarm_->raised()) return;
+  if (queue.has_waiter || queue.messages.empty() || abort_channel_->raised()) return;
   queue.has_waiter = true;
   handed_over_.push_back(&queue);
   if (idle_workers_ >= static_cast<int>(handed_over_.size())) {
@@ -189,7 +196,7 @@ void C10dGroup::finish_until(Lock& lock, const C10dPending& request) {
   Queue& queue = request.queue();
   if (queue.has_waiter) return;
   queue.has_waiter = true;
-  while (!request.done() && !alarm_->raised() && finish_first(lock, queue)) {
+  while (!request.done() && !abort_channel_->raised() && finish_first(lock, queue)) {
   }
   queue.has_waiter = false;
 }
@@ -221,8 +228,9 @@ std::size_t C10dGroup::wait_any(std::span<const Request> requests, double timeou
       std::this_thread::yield();
     } else {
       Lock lock(mutex_);
-      changed_.wait(
-          lock, [&] { return alarm_->raised() || first_c10d_done(requests) < requests.size(); });
+      changed_.wait(lock, [&] {
+        return abort_channel_->raised() || first_c10d_done(requests) < requests.size();
+      });
     }
   }
 }
@@ -232,18 +240,18 @@ namespace {
 /// The watchdog looks by itself.
 class WatchedWait : public PeerWait {
  public:
-  WatchedWait(Watchdog& watchdog, Options options)
+  WatchedWait(Watchdog& watchdog, PeerWaitOptions options)
       : options_(std::move(options)), waiting_(watchdog, options_) {}
   void look() override {}
 
  private:
-  const Options options_;
+  const PeerWaitOptions options_;
   const Watchdog::Waiting waiting_;
 };
 
 }  // namespace
 
-std::unique_ptr<PeerWait> C10dGroup::begin_peer_wait(PeerWait::Options options) {
+std::unique_ptr<PeerWait> C10dGroup::begin_peer_wait(PeerWaitOptions options) {
   return std::make_unique<WatchedWait>(*watchdog_, std::move(options));
 }
 
@@ -251,9 +259,9 @@ void C10dGroup::withdraw(C10dPending& request) {
   // A rank that unwinds has an error that says more: the group fails with it.
   if (std::uncaught_exceptions() == 0) {
     abort(
-        fmt::format("rank {} dropped a request of {} bytes with rank {} on lane {} before it was "
+        fmt::format("rank {} dropped a request of {} with rank {} on lane {} before it was "
                     "done",
-                    rank(), request.bytes(), request.peer(), request.lane()));
+                    rank(), count_of(request.bytes(), "byte"), request.peer(), request.lane()));
   }
   Lock lock(mutex_);
   if (request.done()) return;
@@ -268,41 +276,41 @@ void C10dGroup::withdraw(C10dPending& request) {
 }
 
 std::optional<int> C10dGroup::failed_rank() const {
-  return alarm_->raised() ? std::optional(alarm_->failed_rank()) : std::nullopt;
+  return abort_channel_->raised() ? std::optional(abort_channel_->failed_rank()) : std::nullopt;
 }
 
 void C10dGroup::throw_if_failed() {
-  if (!alarm_->raised()) return;
+  if (!abort_channel_->raised()) return;
   settle();
-  throw alarm_->error();
+  throw abort_channel_->error();
 }
 
 void C10dGroup::leave() {
-  pulse_.leave();
+  heartbeat_.leave();
   const Watchdog::Waiting waiting(*watchdog_, leave_timeout_s_);
-  alarm_->leave();
+  abort_channel_->leave();
 }
 
-void C10dGroup::wait_told(double most_s, bool goes_on) {
+void C10dGroup::wait_told(double most_s) {
   if (went_on_ || failed_rank() != rank()) return;
   const std::chrono::duration<double> time(most_s);
-  const bool told = alarm_->wait_told(std::chrono::duration_cast<std::chrono::milliseconds>(time));
-  went_on_ = goes_on && !told;
+  went_on_ =
+      !abort_channel_->wait_told(std::chrono::duration_cast<std::chrono::milliseconds>(time));
 }
 
 void C10dGroup::abort(const std::string& reason) noexcept {
   try {
-    alarm_->raise(rank(), reason);
+    abort_channel_->raise(rank(), reason);
   } catch (const std::exception&) {
     // No memory for the text: the deadlines of the peers end the group.
   }
 }
 
-// A peer that fails tells why on the connections of the alarm, and closes those of the data: the
-// second is often seen first.
+// A peer that fails tells why on the connections of the abort channel, and closes those of the
+// data: the second is often seen first.
 void C10dGroup::lose(int peer, const std::string& reason) {
-  if (alarm_->wait_raised(kReason)) return;
-  alarm_->raise(peer, fmt::format("its connection broke: {}", reason));
+  if (abort_channel_->wait_raised(kReason)) return;
+  abort_channel_->raise(peer, fmt::format("its connection broke: {}", reason));
 }
 
 // A wait that has begun ends, and one that is about to begin ends at once.

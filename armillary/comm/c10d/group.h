@@ -26,13 +26,13 @@
 #include <vector>
 
 #include "armillary/comm/c10d.h"
-#include "armillary/comm/c10d/alarm.h"
+#include "armillary/comm/c10d/abort_channel.h"
 #include "armillary/comm/c10d/connect.h"
 #include "armillary/comm/c10d/pending.h"
 #include "armillary/comm/c10d/transfer.h"
-#include "armillary/comm/peer_waits.h"
-#include "armillary/comm/pulse.h"
-#include "armillary/comm/watchdog.h"
+#include "armillary/comm/liveness/heartbeat.h"
+#include "armillary/comm/liveness/watchdog.h"
+#include "armillary/comm/peer_wait.h"
 
 namespace armillary::comm {
 
@@ -58,8 +58,8 @@ class C10dGroup {
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
-  /// A wait for peers without a message of this group, such as for NCCL's (peer_waits.h).
-  std::unique_ptr<PeerWait> begin_peer_wait(PeerWait::Options options);
+  /// A wait for peers without a message of this group, such as for NCCL's (peer_wait.h).
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions options);
   /// Takes back a message that is not done. Fails the group unless an exception is unwinding.
   void withdraw(C10dPending& request);
   /// @throws CommError if the group has failed, after Gloo has let go of all memory.
@@ -70,15 +70,14 @@ class C10dGroup {
   /// Returns when all ranks have called it, or one has failed.
   void leave();
   /// Leaves without waiting: peers that still send to this rank fail.
-  void tell_left() { alarm_->tell_left(went_on_); }
+  void tell_left() { abort_channel_->tell_left(went_on_); }
   /// As JoinedCommunicator (c10d.h).
-  bool is_left() { return alarm_->is_left(); }
-  bool is_told() { return alarm_->raised() && alarm_->is_told(); }
-  bool has_failed_rank_left() { return alarm_->raised() && alarm_->has_failed_rank_left(); }
-  void wait_told(double most_s, bool goes_on);
+  bool is_left() { return abort_channel_->is_left(); }
+  bool is_told() { return abort_channel_->raised() && abort_channel_->is_told(); }
+  void wait_told(double most_s);
   /// The rank that failed first, if the group has failed.
   std::optional<int> failed_rank() const;
-  CommError error() const { return alarm_->error(); }
+  CommError error() const { return abort_channel_->error(); }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -124,11 +123,12 @@ class C10dGroup {
   std::atomic<std::uint64_t> messages_done_{0};
   std::vector<std::thread> workers_;
   const double leave_timeout_s_;
-  OwnPulse pulse_;
+  OwnHeartbeat heartbeat_;
   /// This rank failed, and waited for its timeout for those that have not heard of it.
   std::atomic<bool> went_on_{false};
-  std::optional<C10dAlarm> alarm_;      ///< Its threads call this object.
-  std::unique_ptr<Watchdog> watchdog_;  ///< Deadlines; calls the alarm, whose answers go there.
+  std::optional<C10dAbortChannel> abort_channel_;  ///< Its threads call this object.
+  std::unique_ptr<Watchdog>
+      watchdog_;  ///< Deadlines; calls the abort channel, whose answers go there.
 };
 
 }  // namespace armillary::comm

@@ -1,6 +1,6 @@
 // meeting.cpp: meetings in a store. An outcome begins with a letter: M for met, I for an
-// InvalidArgument, C and T for a CommError. After C come the ranks that are missing, each with a
-// comma, and a space before the text. I and T are told to ranks that come later too.
+// InvalidArgument, C for a CommError. After C come the ranks that are missing, each with a comma,
+// and a space before the text. I is told to ranks that come later too.
 #include "armillary/comm/c10d/meeting.h"
 
 #include <fmt/ranges.h>
@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/process_stat.h"
 
@@ -22,7 +23,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Seconds that rank 0, which may hold the store, stays for others to read a refusal.
-constexpr double kRefusal = 0.7;
+constexpr double kRefusal = 2;
 constexpr std::chrono::milliseconds kLook(2);
 // Looks at records from one look at processes to the next.
 constexpr int kProcessLooks = 50;
@@ -70,11 +71,11 @@ class Meeting {
                std::vector<std::uint8_t>(bytes, bytes + sizeof process));
     // The record tells the others that this rank is here.
     store_.set(key("record", mine_.rank),
-               fmt::format("a world of {} and {} lanes", mine_.world, options_.lanes));
+               fmt::format("a world of {} and {}", mine_.world, count_of(options_.lanes, "lane")));
     for (int looks = 0;; ++looks) {
       if (const std::string known = outcome(); !known.empty()) return known;
       if (is_left_behind()) return outcome();
-      if (const std::string found = look(begin, looks); !found.empty()) return end(found);
+      if (const std::string text = look(begin, looks); !text.empty()) return end(text);
       std::this_thread::sleep_for(kLook);
     }
   }
@@ -93,9 +94,10 @@ class Meeting {
   /// Throws the outcome I or C.
   [[noreturn]] void refuse(const std::string& outcome) {
     const bool is_given_up = outcome[0] == 'C';
-    store_.add(prefix_ + "refused", 1);
     look_at_records();
     const auto came = static_cast<int>(mine_.world - missing().size());
+    // The last that this rank asks of the store, which may end when all have said so.
+    store_.add(prefix_ + "refused", 1);
     const Clock::time_point begin = Clock::now();
     while (mine_.rank == 0 && seconds_after(begin) < kRefusal &&
            store_.add(prefix_ + "refused", 0) < (outcome[0] == 'I' ? mine_.world : came)) {
@@ -161,7 +163,7 @@ class Meeting {
   /// The outcome that this rank sees, or nothing.
   std::string look(Clock::time_point begin, int looks) {
     look_at_records();
-    if (const std::string found = difference(); !found.empty()) return found;
+    if (const std::string text = difference(); !text.empty()) return text;
     const std::vector<int> late = missing();
     if (late.empty()) return "M";
     const double waited_s = seconds_after(begin);
@@ -256,8 +258,7 @@ std::vector<PeerProcess> meet_again(c10d::Store& store, Member& mine, const C10d
     while (true) {
       Meeting meeting(store, mine, options, number);
       const std::string before = meeting.outcome();
-      const bool tells_all = before.starts_with('I') || before.starts_with('T');
-      if (tells_all && meeting.is_first_time()) meeting.refuse(before);
+      if (before.starts_with('I') && meeting.is_first_time()) meeting.refuse(before);
       const std::string outcome = before.empty() ? meeting.wait_from(begin) : "";
       if (outcome == "M") {
         std::vector<PeerProcess> processes = meeting.processes();
@@ -268,19 +269,6 @@ std::vector<PeerProcess> meet_again(c10d::Store& store, Member& mine, const C10d
       number = after(store, mine, number, options);
     }
   });
-}
-
-void end_meeting(c10d::Store& store, const Member& mine, const std::string& text) {
-  const C10dOptions none;
-  std::int64_t number = newest(store, mine);
-  const std::string told = "T" + text;
-  // One that is over is followed by one that ends before others come to it.
-  for (bool ended = false; !ended;) {
-    Meeting meeting(store, mine, none, number);
-    ended = meeting.end(told) == told;
-    if (ended) meeting.is_first_time();  // This rank knows.
-    if (!ended) number = after(store, mine, number, none);
-  }
 }
 
 }  // namespace armillary::comm

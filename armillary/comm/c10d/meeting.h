@@ -14,7 +14,7 @@
 
 #include "armillary/comm/c10d.h"
 #include "armillary/comm/c10d/gloo.h"
-#include "armillary/comm/peer_process.h"
+#include "armillary/comm/liveness/peer_process.h"
 
 namespace armillary::comm {
 
@@ -38,9 +38,5 @@ std::vector<PeerProcess> meet(c10d::Store& store, const Member& mine, const C10d
 /// of `mine`. A rank that waits in one which others gave up without it goes on to the next. A
 /// refusal is thrown once on each rank. Keys of meetings but the last two are removed.
 std::vector<PeerProcess> meet_again(c10d::Store& store, Member& mine, const C10dOptions& options);
-
-/// Ends the newest meeting, and one more if that is over: the other ranks, which wait in it or come
-/// to it, throw CommError with this text.
-void end_meeting(c10d::Store& store, const Member& mine, const std::string& text);
 
 }  // namespace armillary::comm

@@ -10,7 +10,9 @@
 namespace armillary::comm {
 namespace {
 
-constexpr std::int64_t kHead = sizeof(std::int64_t);
+constexpr std::int64_t kNumber = sizeof(std::int64_t);
+constexpr std::int64_t kLabelled = std::int64_t{1} << 62;  ///< Set in the number of bytes.
+constexpr std::int64_t kMostHead = kNumber + sizeof(Label);
 
 // Tags are positive ints. The highest bit tells them from the tags of the caller's own messages.
 constexpr int kOurs = 1 << 30;
@@ -36,7 +38,8 @@ C10dTransfer::C10dTransfer(PackBuffers& buffers, const Message& message, std::in
       peer_(message.peer),
       lane_(message.lane),
       bytes_(bytes),
-      head_(buffers.take(kHead + kInline)) {
+      head_(buffers.take(kMostHead + kInline)) {
+  if (message.label != nullptr) label_ = *message.label;
   const bool is_long = bytes > kInline;
   if (is_long) body_ = one_row(message.parts);
   if (is_long && !body_) {
@@ -45,8 +48,10 @@ C10dTransfer::C10dTransfer(PackBuffers& buffers, const Message& message, std::in
   }
   const bool copied = !is_long || packed_.bytes > 0;
   if (direction_ == Direction::Send) {
-    std::memcpy(head_.memory.get(), &bytes_, kHead);
-    const Strided packed{is_long ? body_ : head_.memory.get() + kHead, 1, bytes, bytes};
+    const std::int64_t number = bytes_ | (label_ ? kLabelled : 0);
+    std::memcpy(head_.memory.get(), &number, kNumber);
+    if (label_) std::memcpy(head_.memory.get() + kNumber, &*label_, sizeof(Label));
+    const Strided packed{is_long ? body_ : inline_bytes(), 1, bytes, bytes};
     if (copied) copy_strided(message.parts, {&packed, 1});
   } else if (copied) {
     parts_.assign(message.parts.begin(), message.parts.end());
@@ -68,8 +73,9 @@ GlooWork C10dTransfer::start(c10d::Backend& backend, std::byte* memory, std::int
 // message where this side thinks of a long one.
 void C10dTransfer::post(c10d::Backend& backend) {
   const bool whole_head = direction_ == Direction::Receive;
-  const std::int64_t head = whole_head ? kInline : body_ ? 0 : bytes_;
-  works_.push_back(start(backend, head_.memory.get(), kHead + head, head_tag(lane_)));
+  const std::int64_t front = inline_bytes() - head_.memory.get();
+  const std::int64_t head = whole_head ? kMostHead + kInline : front + (body_ ? 0 : bytes_);
+  works_.push_back(start(backend, head_.memory.get(), head, head_tag(lane_)));
   if (body_) works_.push_back(start(backend, body_, bytes_, body_tag(lane_, bytes_)));
 }
 
@@ -78,15 +84,28 @@ C10dTransfer::Outcome C10dTransfer::finish(std::chrono::milliseconds timeout) {
     // A work that was interrupted is as it was: it may be waited for again, or dropped.
     if (!work->wait(timeout)) return Outcome::Interrupted;
     if (direction_ == Direction::Send) continue;
-    std::memcpy(&sent_bytes_, head_.memory.get(), kHead);
+    read_head();
+    if (!is_same(label(), sent_label())) return Outcome::OtherLabel;
     if (sent_bytes_ != bytes_) return Outcome::OtherSize;
   }
   // All bytes are here, in the head or in the buffer.
   if (!parts_.empty()) {
-    const Strided packed{body_ ? body_ : head_.memory.get() + kHead, 1, bytes_, bytes_};
+    const Strided packed{body_ ? body_ : inline_bytes(), 1, bytes_, bytes_};
     copy_strided({&packed, 1}, parts_);
   }
   return Outcome::Done;
+}
+
+std::byte* C10dTransfer::inline_bytes() const {
+  return head_.memory.get() + (label_ ? kMostHead : kNumber);
+}
+
+void C10dTransfer::read_head() {
+  std::memcpy(&sent_bytes_, head_.memory.get(), kNumber);
+  sent_label_.reset();
+  if ((sent_bytes_ & kLabelled) == 0) return;
+  sent_bytes_ &= ~kLabelled;
+  std::memcpy(&sent_label_.emplace(), head_.memory.get() + kNumber, sizeof(Label));
 }
 
 void C10dTransfer::interrupt() {

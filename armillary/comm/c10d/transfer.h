@@ -1,8 +1,10 @@
 // transfer.h: one side of a message under way through Gloo. Internal to c10d.h.
 //
-//   up to kInline bytes    one send: [bytes: int64][the bytes]          tag of the lane
-//   more                   one send: [bytes: int64]                     tag of the lane
+//   up to kInline bytes    one send: [bytes: int64][label][the bytes]   tag of the lane
+//   more                   one send: [bytes: int64][label]              tag of the lane
 //                          one send: the bytes                          tag of (lane, bytes)
+//
+// There is a label if the highest bit but one of `bytes` is set.
 //
 // Gloo ends the process if more bytes come than a receive has room for. So long messages of
 // different sizes have different tags, and never meet.
@@ -10,11 +12,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "armillary/comm/c10d/gloo.h"
 #include "armillary/comm/communicator.h"
+#include "armillary/comm/label.h"
 #include "armillary/comm/pack_buffers.h"
 
 namespace armillary::comm {
@@ -32,6 +36,7 @@ class C10dTransfer {
     Done,         ///< The bytes are where they belong, or the memory of a send may be written.
     Interrupted,  ///< interrupt() was called before.
     OtherSize,    ///< The sender has sent_bytes() instead of bytes(). No memory was touched.
+    OtherLabel,   ///< The sender has sent_label() instead of label().
   };
 
   /// Packs a send. `buffers` must outlive the transfer.
@@ -44,6 +49,8 @@ class C10dTransfer {
   int peer() const { return peer_; }
   std::int64_t bytes() const { return bytes_; }
   std::int64_t sent_bytes() const { return sent_bytes_; }
+  const Label* label() const { return label_ ? &*label_ : nullptr; }
+  const Label* sent_label() const { return sent_label_ ? &*sent_label_ : nullptr; }
 
   /// Gives the message to Gloo. @throws std::exception of Gloo if the connection is closed.
   void post(c10d::Backend& backend);
@@ -59,6 +66,10 @@ class C10dTransfer {
   std::vector<GlooWork> take_works() { return std::exchange(works_, {}); }
 
  private:
+  /// The bytes of a short message, behind number and label.
+  std::byte* inline_bytes() const;
+  /// Reads number and label of a receive whose head is here.
+  void read_head();
   GlooWork start(c10d::Backend& backend, std::byte* memory, std::int64_t bytes, int tag) const;
 
   PackBuffers& buffers_;
@@ -67,6 +78,8 @@ class C10dTransfer {
   const int lane_;
   const std::int64_t bytes_;
   std::int64_t sent_bytes_ = 0;
+  std::optional<Label> label_;
+  std::optional<Label> sent_label_;
   std::vector<Strided> parts_;  ///< Parts of a receive that is unpacked; else empty.
   PackBuffers::Buffer head_;    ///< The number of bytes, and the bytes if they are few.
   PackBuffers::Buffer packed_;  ///< Memory of a long message that does not lie in one row.

@@ -29,19 +29,19 @@
 #include <utility>
 #include <vector>
 
+#include "armillary/comm/liveness/heartbeat.h"
+#include "armillary/comm/liveness/peer_process.h"
 #include "armillary/comm/mpi.h"
-#include "armillary/comm/mpi/alarm.h"
+#include "armillary/comm/mpi/abort_channel.h"
 #include "armillary/comm/mpi/pending.h"
 #include "armillary/comm/mpi/process.h"
-#include "armillary/comm/peer_process.h"
-#include "armillary/comm/peer_waits.h"
-#include "armillary/comm/pulse.h"
+#include "armillary/comm/peer_wait.h"
 
 namespace armillary::comm {
 
 /// One rank's end of the group. Functions are called on the rank's thread, except abort(). State is
-/// guarded by the lock of MpiProcess, but for the alarm, the pulse and the buffers, which any
-/// thread may use.
+/// guarded by the lock of MpiProcess, but for the abort channel, the heartbeat and the buffers,
+/// which any thread may use.
 class MpiGroup {
  public:
   using Pending = MpiPending;
@@ -67,10 +67,10 @@ class MpiGroup {
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
-  /// A wait for peers without a message of this group, such as for NCCL's (peer_waits.h).
-  std::unique_ptr<PeerWait> begin_peer_wait(PeerWait::Options options);
+  /// A wait for peers without a message of this group, such as for NCCL's (peer_wait.h).
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions options);
   /// Looks at the peers of such a wait.
-  void watch_peers(int rank, std::optional<LongWait>& wait, const PeerWait::Options& options,
+  void watch_peers(int rank, std::optional<LongWait>& wait, const PeerWaitOptions& options,
                    double begin_s);
   /// Takes back a message that is not done. Fails the group unless an exception is unwinding.
   void withdraw(MpiPending& request);
@@ -84,23 +84,24 @@ class MpiGroup {
   void leave();
   /// The rank that failed first, if the group has failed.
   std::optional<int> failed_rank() const;
-  CommError error() const { return alarm_->error(); }
+  CommError error() const { return abort_channel_->error(); }
 
  private:
   using Clock = std::chrono::steady_clock;
   using Lock = std::unique_lock<std::mutex>;
 
   /// A piece that has arrived and was not taken yet.
-  struct Arrival {
+  struct ArrivedPiece {
     MPI_Message message;
     int bytes;
     int tag;  ///< MpiPending::tag()
   };
 
   /// Messages of one lane from one sender. A withdrawn receive leaves a null pointer in its place.
-  struct Queue {
+  struct MpiQueue {
     std::deque<MpiPending*> receives;
-    std::deque<Arrival> arrivals;
+    std::deque<ArrivedPiece> arrivals;
+    bool refused = false;  ///< The first receive does not fit: the group is about to fail.
   };
 
   /// Sender and lane, which is at or above the lanes of the options in groups made by split().
@@ -110,6 +111,8 @@ class MpiGroup {
   struct Owner {
     MpiPending* message = nullptr;
     std::unique_ptr<std::byte[]> thrown_away;
+    /// For a buffer: tells why its message does not fit its receive. Empty if nobody wants it.
+    std::function<void(const std::byte* memory)> refuse;
   };
 
   /// Pieces and notices that one rank has sent to another; two numbers that travel.
@@ -132,16 +135,22 @@ class MpiGroup {
   /// Takes the arrivals of a lane from MPI and matches them.
   void take_arrivals(int lane);
   /// Takes arrivals for receives that wait, and throws away those that nobody will ask for.
-  void match(const Source& source, Queue& queue);
+  void match(const Source& source, MpiQueue& queue);
   /// Receives into the memory of the first receive of the queue; fails the group if sizes differ.
-  void receive(const Source& source, Queue& queue);
-  void throw_away(const Arrival& arrival);
+  void receive(const Source& source, MpiQueue& queue);
+  /// Receives a label that is a piece of its own; fails the group if it is another.
+  void receive_label(const Source& source, MpiQueue& queue, ArrivedPiece& arrival);
+  void throw_away(const ArrivedPiece& arrival,
+                  std::function<void(const std::byte* memory)> refuse = nullptr);
+  /// Takes a message that does not fit the receive into a buffer, and fails the group with what its
+  /// label says.
+  void refuse(const ArrivedPiece& arrival, const MpiPending& receive, std::int64_t sent);
   /// Asks MPI which pieces have ended, and marks messages as done.
   void test_requests();
   void add_request(MPI_Request request, Owner owner);
 
   /// Whether nothing that arrives is wanted any more.
-  bool drains() const { return alarm_->raised() || everybody_left_; }
+  bool drains() const { return abort_channel_->raised() || everybody_left_; }
   /// Lets messages under way end, for half a second at most, then gives up MPI.
   void settle(Lock& lock, const std::function<bool()>& settled);
   void throw_if_failed(Lock& lock);
@@ -173,11 +182,11 @@ class MpiGroup {
   EndsOfProcesses ends_;
   StopsOfProcesses stops_;
   bool peer_is_lost_ = false;  ///< A process has ended, or does not answer.
-  OwnPulse pulse_;
-  std::optional<MpiAlarm> alarm_;
+  OwnHeartbeat heartbeat_;
+  std::optional<MpiAbortChannel> abort_channel_;
   PackBuffers buffers_;
 
-  std::map<Source, Queue> queues_;
+  std::map<Source, MpiQueue> queues_;
   std::vector<int> receives_waiting_;  ///< Per lane: receives that wait for pieces.
   std::vector<MPI_Request> requests_;  ///< Pieces under way, and their owners in the same order.
   std::vector<Owner> owners_;

@@ -4,6 +4,7 @@
 #include "armillary/comm/group_rank.h"
 #include "armillary/comm/mpi/group.h"
 #include "armillary/comm/mpi/process.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -51,8 +52,8 @@ void run_mpi_rank(const std::function<void(Communicator&)>& body, const MpiOptio
   expect_legal(options);
   MpiProcess& process = MpiProcess::instance(options.timeout_s);
   if (options.world > process.processes()) {
-    fail<InvalidArgument>("run_mpi_rank: world {} of {} processes; as many are required",
-                          options.world, process.processes());
+    fail<InvalidArgument>("run_mpi_rank: world {} of {}; as many are required", options.world,
+                          count_of(process.processes(), "process", "processes"));
   }
   if (!process.usable()) {
     fail<CommError>(

@@ -5,20 +5,24 @@
 #include <utility>
 
 #include "armillary/comm/mpi/group.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
 
 MpiPending::MpiPending(MpiGroup& group, const Message& message, std::int64_t piece_bytes)
     : Pending(message, total_bytes(message.parts)), group_(group), piece_bytes_(piece_bytes) {
-  if (bytes() > kMostPieces * piece_bytes) {
+  if (message.label != nullptr) label_ = *message.label;
+  if (label_ && bytes() > kMostBesideLabel) labels_ = 1;
+  if (bytes() > (kMostPieces - labels_) * piece_bytes) {
     is_large_ = true;
     piece_bytes_ = large_piece_bytes(piece_bytes);
   }
-  const std::int64_t pieces = bytes() == 0 ? 1 : (bytes() - 1) / piece_bytes_ + 1;
+  const std::int64_t pieces = labels_ + (bytes() == 0 ? 1 : (bytes() - 1) / piece_bytes_ + 1);
   if (pieces > kMostPieces) {
-    fail<InvalidArgument>("mpi: a message of {} bytes; at most {} pieces of {} bytes are required",
-                          bytes(), kMostPieces, piece_bytes_);
+    fail<InvalidArgument>("mpi: a message of {}; at most {} of {} are required",
+                          count_of(bytes(), "byte"), count_of(kMostPieces, "piece"),
+                          count_of(piece_bytes_, "byte"));
   }
   pieces_ = static_cast<int>(pieces);
   if (bytes() == 0) return;
@@ -36,11 +40,13 @@ MpiPending::~MpiPending() {
   if (is_under_way_ && !done()) group_.withdraw(*this);
 }
 
-// The first piece is the odd one, so that its bytes and the number of the others tell the total.
+// The first piece with bytes is the odd one: its bytes and the number of the others tell the total.
 std::span<std::byte> MpiPending::next_piece() {
-  const std::int64_t first = bytes() - (pieces_ - 1) * piece_bytes_;
-  if (started_ == 0) return {memory_, static_cast<std::size_t>(first)};
-  return {memory_ + first + (started_ - 1) * piece_bytes_, static_cast<std::size_t>(piece_bytes_)};
+  if (started_ < labels_) return {memory_, 0};
+  const std::int64_t first = bytes() - (pieces_ - labels_ - 1) * piece_bytes_;
+  const int before = started_ - labels_;
+  if (before == 0) return {memory_, static_cast<std::size_t>(first)};
+  return {memory_ + first + (before - 1) * piece_bytes_, static_cast<std::size_t>(piece_bytes_)};
 }
 
 bool MpiPending::piece_ended() {

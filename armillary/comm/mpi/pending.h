@@ -4,6 +4,10 @@
 //
 // A message of too many pieces of MpiOptions::piece_bytes has larger ones.
 //
+// A label travels in front of the first piece, in the same MPI message; with a message of more than
+// kMostBesideLabel bytes it is a piece of its own, the first: MPI copies once more what lies in two
+// places.
+//
 // Memory of several rows is packed into a buffer before it is sent, and unpacked from one after it
 // is received. Memory of one row is given to MPI as it is.
 #pragma once
@@ -13,10 +17,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/comm/label.h"
 #include "armillary/comm/pack_buffers.h"
 
 namespace armillary::comm {
@@ -25,6 +31,8 @@ class MpiGroup;
 
 /// Most pieces of one message: their number has to fit into a tag, beside that of the group.
 inline constexpr int kMostPieces = 1 << 10;
+/// Bytes of a message up to which its label travels with them.
+inline constexpr std::int64_t kMostBesideLabel = 4096;
 /// Tags of the pieces of one group.
 inline constexpr int kTags = 2 * kMostPieces;
 
@@ -54,6 +62,14 @@ class MpiPending : public Pending {
   }
   /// Bytes of the next piece, which MPI has not been given yet, and their place in memory.
   std::span<std::byte> next_piece();
+  /// The label of this side; null for none.
+  const Label* label() const { return label_ ? &*label_ : nullptr; }
+  /// Whether the first piece is the label alone.
+  bool label_is_apart() const { return labels_ > 0; }
+  /// Bytes of the label.
+  std::int64_t label_bytes() const { return label_ ? std::int64_t{sizeof(Label)} : 0; }
+  /// For a receive with a label: room for that of the sender.
+  Label& sent_label() { return sent_label_; }
   /// Counts a piece that MPI was given.
   void piece_started() { ++started_, ++under_way_; }
   /// Counts a piece that MPI has ended with. Returns whether the message is complete.
@@ -77,9 +93,12 @@ class MpiPending : public Pending {
  private:
   MpiGroup& group_;
   std::vector<Strided> parts_;  ///< Empty if the memory is one row.
+  std::optional<Label> label_;
+  Label sent_label_;
   std::int64_t piece_bytes_;
   bool is_large_ = false;
-  int pieces_;
+  int labels_ = 0;  ///< Pieces of the label alone: none or the first.
+  int pieces_;      ///< Those included.
   int started_ = 0;
   int under_way_ = 0;
   bool is_under_way_ = false;

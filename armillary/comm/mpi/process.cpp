@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "armillary/comm/mpi.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -143,8 +144,8 @@ MPI_Comm MpiProcess::first_processes(int world, double timeout_s) {
     const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - begin;
     if (waited.count() > timeout_s) {
       give_up();
-      fail<CommError>("run_mpi_rank: rank {} is here, not all of {} processes came within {:.3g} s",
-                      rank_, processes_, waited.count());
+      fail<CommError>("run_mpi_rank: rank {} is here, not all of {} came within {:.3g} s", rank_,
+                      count_of(processes_, "process", "processes"), waited.count());
     }
     std::this_thread::sleep_for(std::chrono::microseconds(20));
   }

@@ -1,5 +1,6 @@
 #include "armillary/comm/nccl/collectives.h"
 
+#include "armillary/comm/call_labels.h"
 #include "armillary/comm/nccl/communicator.h"
 
 namespace armillary::comm {
@@ -20,8 +21,10 @@ std::span<std::byte> part_of(const Array& all, int rank, int world) {
 
 NcclCollectives::NcclCollectives(NcclCommunicator& comm) : Collectives(comm), nccl_(comm) {}
 
+// Arrays in host memory take the way of all engines; empty ones need no kernel.
 void NcclCollectives::all_reduce(const Array& values, Reduction reduction) {
   if (!on_device(values)) return Collectives::all_reduce(values, reduction);
+  agree(all_reduce_label(values, reduction));
   if (values.count == 0) return;
   nccl_.run("all_reduce", [&](NcclComm comm, GpuStream stream) {
     nccl_.api().all_reduce(comm, stream, values, reduction);
@@ -30,6 +33,7 @@ void NcclCollectives::all_reduce(const Array& values, Reduction reduction) {
 
 void NcclCollectives::reduce_scatter(const Array& all, const Array& mine, Reduction reduction) {
   if (!on_device(all)) return Collectives::reduce_scatter(all, mine, reduction);
+  agree(reduce_scatter_label(all, reduction));
   if (mine.count == 0) return;
   nccl_.run("reduce_scatter", [&](NcclComm comm, GpuStream stream) {
     nccl_.api().reduce_scatter(comm, stream, all, mine, reduction);
@@ -38,6 +42,7 @@ void NcclCollectives::reduce_scatter(const Array& all, const Array& mine, Reduct
 
 void NcclCollectives::all_gather(const Array& mine, const Array& all) {
   if (!on_device(mine)) return Collectives::all_gather(mine, all);
+  agree(call_label("all_gather", all));
   if (mine.count == 0) return;
   nccl_.run("all_gather", [&](NcclComm comm, GpuStream stream) {
     nccl_.api().all_gather(comm, stream, mine, all);
@@ -47,6 +52,7 @@ void NcclCollectives::all_gather(const Array& mine, const Array& all) {
 // One group with a message to and from each rank, this one included.
 void NcclCollectives::all_to_all(const Array& sent, const Array& received) {
   if (!on_device(sent)) return Collectives::all_to_all(sent, received);
+  agree(call_label("all_to_all", sent));
   if (sent.count == 0) return;
   const int world = comm_.world();
   nccl_.run("all_to_all", [&](NcclComm comm, GpuStream stream) {
@@ -59,6 +65,7 @@ void NcclCollectives::all_to_all(const Array& sent, const Array& received) {
 
 void NcclCollectives::broadcast(const Array& values, int root) {
   if (!on_device(values)) return Collectives::broadcast(values, root);
+  agree(broadcast_label(values, root));
   if (values.count == 0) return;
   nccl_.run("broadcast", [&](NcclComm comm, GpuStream stream) {
     nccl_.api().broadcast(comm, stream, values, root);

@@ -8,13 +8,15 @@
 
 #include "armillary/comm/nccl/collectives.h"
 #include "armillary/comm/nccl/pending.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
 namespace {
 
 /// Whether the host group carries a message. Both ends agree on messages without bytes, as their
-/// sizes are equal. @throws InvalidArgument if its memory is of both kinds.
+/// sizes are equal; those with a label are the host's, which compares them. @throws InvalidArgument
+/// if its memory is of both kinds.
 bool is_of_host(const Message& message) {
   int host = 0;
   int device = 0;
@@ -23,10 +25,11 @@ bool is_of_host(const Message& message) {
   }
   if (host > 0 && device > 0) {
     fail<InvalidArgument>(
-        "nccl: a message with {} parts in host memory and {} on the device; one place is required",
-        host, device);
+        "nccl: a message with {} in host memory and {} on the device; one place is required",
+        count_of(host, "part"), device);
   }
-  return host > 0;
+  const auto is_host = [](const Strided& part) { return part.device == kHost; };
+  return host > 0 || (message.label != nullptr && std::ranges::all_of(message.parts, is_host));
 }
 
 const NcclPending* nccl_part(const Pending& request) {
@@ -41,8 +44,9 @@ NcclCommunicator::NcclCommunicator(NcclRank& rank, Communicator& part)
       part_(part),
       lanes_(rank.make_lanes(part)) {}
 
-NcclCommunicator::NcclCommunicator(NcclRank& rank, std::unique_ptr<Communicator> part)
-    : Communicator(part->rank(), part->world(), part->timeout_s(), rank.options().lanes),
+NcclCommunicator::NcclCommunicator(NcclRank& rank, std::unique_ptr<Communicator> part,
+                                   Communicator& root)
+    : Communicator(part->rank(), part->world(), part->timeout_s(), rank.options().lanes, &root),
       rank_(rank),
       owned_part_(std::move(part)),
       part_(*owned_part_),
@@ -61,7 +65,11 @@ std::unique_ptr<Communicator> NcclCommunicator::split(int color, int key) {
   std::unique_ptr<Communicator> part = part_.split(color, key);
   if (!part) return nullptr;
   part->set_timeout(timeout_s());
-  return std::make_unique<NcclCommunicator>(rank_, std::move(part));
+  return std::make_unique<NcclCommunicator>(rank_, std::move(part), root());
+}
+
+std::unique_ptr<PeerWait> NcclCommunicator::begin_peer_wait(PeerWaitOptions wait) {
+  return part_.begin_peer_wait(std::move(wait));
 }
 
 void NcclCommunicator::do_start(std::span<const Message> batch, std::span<Request> requests) {
@@ -97,6 +105,21 @@ bool NcclCommunicator::do_done(const Pending& request) {
   return is_over(request);
 }
 
+// Requests of a host group name ranks of the group that it was split off.
+std::vector<int> NcclCommunicator::peers_on_host(std::span<const Request> requests) const {
+  std::vector<int> peers;
+  for (const Request& request : requests) {
+    if (!request) continue;
+    int peer = request->peer();
+    if (!nccl_part(*request)) {
+      const auto is_peer = [&](int rank) { return part_.root_rank(rank) == request->peer(); };
+      for (peer = 0; peer < world() && !is_peer(peer);) ++peer;
+    }
+    if (peer < world()) peers.push_back(peer);
+  }
+  return lanes_.on_host(std::move(peers));
+}
+
 std::size_t NcclCommunicator::do_wait_any(std::span<const Request> requests, double timeout_s) {
   const auto is_own = [](const Request& request) { return request && nccl_part(*request); };
   // The peer that is waited for may itself wait for a work of this rank that is still queued.
@@ -110,11 +133,10 @@ std::size_t NcclCommunicator::do_wait_any(std::span<const Request> requests, dou
     index = static_cast<std::size_t>(over - requests.begin());
     return over != requests.end();
   };
-  rank_.wait_until(
-      one_is_over,
-      {.peers = lanes_.on_host(peers_of(requests)), .timeout_s = timeout_s, .describe = [&] {
-         return fmt::format("wait: {} not done", describe(requests));
-       }});
+  rank_.wait_until(one_is_over,
+                   {.peers = peers_on_host(requests), .timeout_s = timeout_s, .describe = [&] {
+                      return fmt::format("wait: {} not done", describe(requests));
+                    }});
   return index;
 }
 

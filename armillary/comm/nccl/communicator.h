@@ -1,8 +1,8 @@
 // communicator.h: one rank's end of a group of NCCL, the first one or one made by split(). Internal
 // to nccl.h.
 //
-//   messages of device memory, and without bytes ---> NcclLanes
-//   messages with bytes in host memory -------------> the host group of the same ranks
+//   messages of device memory, and without bytes ---------------> NcclLanes
+//   messages with bytes in host memory, or with a label alone --> the host group of the same ranks
 #pragma once
 
 #include <memory>
@@ -20,11 +20,13 @@ class NcclCommunicator : public Communicator {
  public:
   /// Collective over `part`, the host group of these ranks, which must outlive this object.
   NcclCommunicator(NcclRank& rank, Communicator& part);
-  /// The same, with a part that it owns.
-  NcclCommunicator(NcclRank& rank, std::unique_ptr<Communicator> part);
+  /// The same, split off `root`, with a part that it owns.
+  NcclCommunicator(NcclRank& rank, std::unique_ptr<Communicator> part, Communicator& root);
   ~NcclCommunicator() override;
 
   std::unique_ptr<Communicator> split(int color, int key) override;
+  int root_rank(int rank) const override { return lanes_.on_host({rank}).front(); }
+  std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) override;
   void throw_if_failed() override { rank_.throw_if_failed(); }
   void abort(const std::string& reason) noexcept override { rank_.host().abort(reason); }
 
@@ -41,6 +43,8 @@ class NcclCommunicator : public Communicator {
   std::string taken_memory() const override;
   std::unique_ptr<Collectives> make_collectives() override;
 
+  /// Ranks of the host group that the requests wait for.
+  std::vector<int> peers_on_host(std::span<const Request> requests) const;
   /// Whether it is done, without progress of NCCL.
   bool is_over(const Pending& request);
 

@@ -13,6 +13,7 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/nccl/pending.h"
 #include "armillary/comm/nccl/rank.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -80,9 +81,9 @@ void NcclLanes::make(Communicator& part) {
     rank_.wait_until(is_over,
                      {.peers = others_on_host(), .timeout_s = part.timeout_s(), .describe = [&] {
                         return fmt::format(
-                            "run_on_nccl: the communicator of lane {} of {} ranks was "
+                            "run_on_nccl: the communicator of lane {} of {} was "
                             "not ready",
-                            i, part.world());
+                            i, count_of(part.world(), "rank"));
                       }});
   }
 }
@@ -212,9 +213,9 @@ void NcclLanes::withdraw(const Pending& message) noexcept {
   // A rank that unwinds has an error that says more: the group fails with it.
   if (std::uncaught_exceptions() == 0) {
     rank_.host().abort(
-        fmt::format("rank {} dropped a request of {} bytes with rank {} on lane {} before it was "
+        fmt::format("rank {} dropped a request of {} with rank {} on lane {} before it was "
                     "done",
-                    own_, message.bytes(), message.peer(), message.lane()));
+                    own_, count_of(message.bytes(), "byte"), message.peer(), message.lane()));
   }
   rank_.abort_lanes();
 }

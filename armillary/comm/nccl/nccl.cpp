@@ -13,6 +13,7 @@
 #include "armillary/comm/nccl/communicator.h"
 #include "armillary/comm/nccl/run.h"
 #include "armillary/comm/reason.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {
@@ -52,9 +53,9 @@ std::string refusal(const std::vector<Offer>& all) {
     if (offer.reason[0]) return fmt::format("{} (rank {})", offer.reason.data(), rank);
     if (offer.lanes != all[0].lanes || offer.blocks != all[0].blocks) {
       return fmt::format(
-          "run_on_nccl: rank 0 has {} lanes of {} blocks, rank {} has {} of {}; equal options are "
+          "run_on_nccl: rank 0 has {} of {} blocks, rank {} has {} of {}; equal options are "
           "required",
-          all[0].lanes, all[0].blocks, rank, offer.lanes, offer.blocks);
+          count_of(all[0].lanes, "lane"), all[0].blocks, rank, offer.lanes, offer.blocks);
     }
   }
   return "";

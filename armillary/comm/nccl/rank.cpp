@@ -84,10 +84,10 @@ void NcclRank::call(const std::function<void()>& functions) {
 
 // The host's group knows who is silent: its ranks answer beside all messages, also while they wait
 // here.
-void NcclRank::wait_until(const std::function<bool()>& is_over, PeerWait::Options wait) {
+void NcclRank::wait_until(const std::function<bool()>& is_over, PeerWaitOptions wait) {
   if (is_over()) return;
   const auto begin = Clock::now();
-  const std::unique_ptr<PeerWait> peers = host_.attachment<PeerWaits>().begin(std::move(wait));
+  const std::unique_ptr<PeerWait> peers = host_.begin_peer_wait(std::move(wait));
   while (!is_over()) {
     progress();
     if (is_over()) return;

@@ -15,7 +15,7 @@
 #include "armillary/comm/nccl.h"
 #include "armillary/comm/nccl/api.h"
 #include "armillary/comm/nccl/lanes.h"
-#include "armillary/comm/peer_waits.h"
+#include "armillary/comm/peer_wait.h"
 
 namespace armillary::comm {
 
@@ -51,7 +51,7 @@ class NcclRank {
   void call(const std::function<void()>& functions);
   /// Waits until `is_over` is true, with progress between two looks. If a peer of the wait, a rank
   /// of host(), is silent for the timeout, the group fails.
-  void wait_until(const std::function<bool()>& is_over, PeerWait::Options wait);
+  void wait_until(const std::function<bool()>& is_over, PeerWaitOptions wait);
   /// Whether work of this rank waits for progress(), so that a wait must not do without it.
   bool needs_progress() const;
   /// Aborts all communicators, so that no memory is touched any more. Does nothing the second time.

@@ -1,3 +1,5 @@
+// mpi.cpp: the functions of mpi.h in builds without MPI, in the place of mpi/. Callers need no
+// #ifdef, and the error says how to get a build that has it.
 #include "armillary/comm/mpi.h"
 
 #include "armillary/core/error.h"

@@ -54,7 +54,7 @@ void PowerCut::count(const std::function<void()>& half) {
   std::_Exit(kPowerCut);
 }
 
-void PowerCut::entry_changed(Pending call) {
+void PowerCut::entry_changed(UnsyncedCall call) {
   call.covered_by = fs::path(call.path).parent_path().string();
   pending_.push_back(std::move(call));
 }
@@ -65,14 +65,14 @@ void PowerCut::settle(const std::string& covered_by) {
       ++call;
       continue;
     }
-    const Pending lasting = *call;
+    const UnsyncedCall lasting = *call;
     call = pending_.erase(call);
     settle_below(lasting);
     call = pending_.begin();
   }
 }
 
-void PowerCut::settle_below(const Pending& lasting) {
+void PowerCut::settle_below(const UnsyncedCall& lasting) {
   // Calls below the old name go on below the new one; those in a folder that is gone are over.
   const std::string old = lasting.removes ? lasting.path : lasting.renamed_from;
   if (old.empty()) return;
@@ -80,10 +80,10 @@ void PowerCut::settle_below(const Pending& lasting) {
     return path == old || path.starts_with(old + "/");
   };
   if (lasting.removes) {
-    pending_.remove_if([&](const Pending& call) { return is_below(call.path); });
+    pending_.remove_if([&](const UnsyncedCall& call) { return is_below(call.path); });
     return;
   }
-  for (Pending& call : pending_) {
+  for (UnsyncedCall& call : pending_) {
     for (std::string* path : {&call.path, &call.covered_by}) {
       if (is_below(*path)) *path = lasting.path + path->substr(old.size());
     }
@@ -92,14 +92,14 @@ void PowerCut::settle_below(const Pending& lasting) {
 
 std::unique_ptr<OutputFile> PowerCut::create(const std::string& path) {
   count();
-  entry_changed({.path = path, .undo = [](const std::string& made) { fs::remove(made); }});
+  entry_changed({.path = path, .undo = [](const std::string& text) { fs::remove(text); }});
   return std::make_unique<CutFile>(*this, path);
 }
 
 void PowerCut::make_folder(const std::string& path) {
   count();
   if (fs::exists(path)) return;
-  entry_changed({.path = path, .undo = [](const std::string& made) { fs::remove_all(made); }});
+  entry_changed({.path = path, .undo = [](const std::string& text) { fs::remove_all(text); }});
   real_file_system().make_folder(path);
 }
 

@@ -37,7 +37,7 @@ class PowerCut : public FileSystem {
   friend class CutFile;
 
   /// A call that no sync covers yet.
-  struct Pending {
+  struct UnsyncedCall {
     std::string path;
     std::string covered_by;  ///< The file or folder whose sync makes it last.
     std::function<void(const std::string& path)> undo;
@@ -48,16 +48,16 @@ class PowerCut : public FileSystem {
   /// Begins a call, and ends the process if it is the one. `half` does half of a write.
   void count(const std::function<void()>& half = [] {});
   /// An entry of a folder has changed.
-  void entry_changed(Pending call);
+  void entry_changed(UnsyncedCall call);
   void settle(const std::string& covered_by);
   /// Moves or drops the calls below the path of a rename or a removal that lasts.
-  void settle_below(const Pending& lasting);
+  void settle_below(const UnsyncedCall& lasting);
 
   std::int64_t cut_at_;
   Unsynced unsynced_;
   std::string trash_;
   std::int64_t calls_ = 0;
-  std::list<Pending> pending_;
+  std::list<UnsyncedCall> pending_;
 };
 
 }  // namespace armillary::io

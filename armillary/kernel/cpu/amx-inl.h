@@ -153,9 +153,9 @@ class FiniteWords {
  private:
   bool finite_ = true;
 };
-/// x where bit `bit` of `seen` is set, otherwise `hidden`.
-ARMILLARY_INLINE Float if_seen(const std::uint32_t* seen, int bit, Float x, Float hidden) {
-  for (int i = 0; i < kWidth; ++i) x[i] = (seen[i] >> bit & 1) != 0 ? x[i] : hidden[i];
+/// x where bit `bit` of `visible` is set, otherwise `hidden`.
+ARMILLARY_INLINE Float if_visible(const std::uint32_t* visible, int bit, Float x, Float hidden) {
+  for (int i = 0; i < kWidth; ++i) x[i] = (visible[i] >> bit & 1) != 0 ? x[i] : hidden[i];
   return x;
 }
 /// Whether a lane is above `limit`, or equals `value`.
@@ -277,9 +277,9 @@ ARMILLARY_INLINE void store_weights(float* x, Float even, Float odd) {
   _mm512_storeu_si512(x, _mm512_ternarylogic_epi32(
                              high, low, _mm512_set1_epi32(static_cast<int>(0xffff0000u)), 0xec));
 }
-ARMILLARY_INLINE Float if_seen(const std::uint32_t* seen, int bit, Float x, Float hidden) {
+ARMILLARY_INLINE Float if_visible(const std::uint32_t* visible, int bit, Float x, Float hidden) {
   const __mmask16 sees =
-      _mm512_test_epi32_mask(_mm512_loadu_si512(seen), _mm512_set1_epi32(1 << bit));
+      _mm512_test_epi32_mask(_mm512_loadu_si512(visible), _mm512_set1_epi32(1 << bit));
   return _mm512_mask_blend_ps(sees, hidden, x);
 }
 ARMILLARY_INLINE bool any_above(Float x, float limit) {

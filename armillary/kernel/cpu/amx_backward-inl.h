@@ -12,7 +12,7 @@
 #pragma once
 
 #include "armillary/kernel/cpu/amx_exact-inl.h"
-#include "armillary/kernel/cpu/amx_seen-inl.h"
+#include "armillary/kernel/cpu/amx_visibility-inl.h"
 #include "armillary/kernel/cpu/amx_weighing-inl.h"
 #include "armillary/kernel/cpu/backward_tile-inl.h"
 
@@ -29,7 +29,7 @@ constexpr int kGradGroups = kAmxBackwardQ / kDoubleSide;  ///< groups of 32 quer
 constexpr int kGradChunks = 4;                            ///< chunks of 32 keys of an item
 
 /// Layout of BackwardTile::weights, in floats: S and dP of two chunks; P by keys, dS by keys and dS
-/// by queries of an item; four tiles of scratch for PendingSums; words and kinds of Seen.
+/// by queries of an item; four tiles of scratch for PendingSums; words and kinds of TileVisibility.
 template <int kParts>
 struct BackwardScratch {
   static constexpr int kPart = 2 * kGradChunks * kGradGroups * kTileFloats;
@@ -39,9 +39,9 @@ struct BackwardScratch {
   static constexpr int kDsByKeys = kPByKeys + kItem;
   static constexpr int kDsByQueries = kDsByKeys + kItem;
   static constexpr int kNowhere = kDsByQueries + kItem;
-  static constexpr int kSeen = kNowhere + kChunkFloats;
+  static constexpr int kVisibility = kNowhere + kChunkFloats;
   static constexpr int kFloats =
-      kSeen + Seen::floats(kGradGroups, amx_backward_k(kParts) / kDoubleSide);
+      kVisibility + TileVisibility::floats(kGradGroups, amx_backward_k(kParts) / kDoubleSide);
 };
 
 /// dq of a tile, in BackwardTile::dscores: accumulators for each group of 32 queries.
@@ -63,7 +63,7 @@ struct GradChunk {
   float* ds_by_queries = nullptr;  ///< dS by queries: two tiles, of 16 queries each
   const float* lse = nullptr;
   const float* delta = nullptr;
-  const std::uint32_t* seen = nullptr;  ///< null if every pair is visible
+  const std::uint32_t* visible = nullptr;  ///< null if every pair is visible
 };
 constexpr int kNextKeys = kGradGroups * kTileFloats;  ///< from a tile of 16 keys to the next
 
@@ -109,9 +109,9 @@ ARMILLARY_INLINE void weigh_keys(const GradChunk& chunk, int key, const Float (&
       p[r][h] = mul(weight[0], factor);
       const Float dp = mul(load(chunk.dp + at), factor);
       ds[r][h] = mul(mul(weight[0], sub(dp, delta[h])), derivative);
-      if (chunk.seen == nullptr) continue;
-      p[r][h] = if_seen(chunk.seen + h * kSide, key + r, p[r][h], all(0.0f));
-      ds[r][h] = if_seen(chunk.seen + h * kSide, key + r, ds[r][h], all(0.0f));
+      if (chunk.visible == nullptr) continue;
+      p[r][h] = if_visible(chunk.visible + h * kSide, key + r, p[r][h], all(0.0f));
+      ds[r][h] = if_visible(chunk.visible + h * kSide, key + r, ds[r][h], all(0.0f));
     }
     const int row = (key + r) / kSide * kNextKeys + (key + r) % kSide * kWidth;
     store_halves_of<kParts>(chunk.p_by_keys + row, p[r][0], p[r][1]);
@@ -176,7 +176,7 @@ class BackwardItems {
 
   explicit BackwardItems(const BackwardTile& t)
       : t_(t),
-        seen_(t.pairs, t.weights + Scratch::kSeen),
+        visibility_(t.pairs, t.weights + Scratch::kVisibility),
         pending_(t.weights + Scratch::kNowhere),
         dq_(t.dscores),
         score_scale_(kParts == 1 ? t.score_scale : 1),
@@ -185,16 +185,17 @@ class BackwardItems {
 
   void run() {
     for (int group = 0; group < kGradGroups; ++group) dq_.begun[group] = 0;
-    for (first_ = 0; first_ < seen_.chunks(); first_ += kGradChunks) {
-      chunks_ = seen_.chunks() - first_ < kGradChunks ? seen_.chunks() - first_ : kGradChunks;
+    for (first_ = 0; first_ < visibility_.chunks(); first_ += kGradChunks) {
+      chunks_ =
+          visibility_.chunks() - first_ < kGradChunks ? visibility_.chunks() - first_ : kGradChunks;
       if (find_kinds()) run_item();
     }
     pending_.flush();
   }
 
  private:
-  using Kind = Seen::Kind;
-  struct Range {
+  using Kind = TileVisibility::Kind;
+  struct ChunkRange {
     int begin = 0;
     int end = 0;
     void take(int i) {
@@ -209,11 +210,11 @@ class BackwardItems {
     bool any = false;
     exact_if_nonfinite_ =
         kParts > 1 || t_.pairs.q_rows % kDoubleSide != 0;  // rows of padding too: 0 * Inf
-    for (Range& range : groups_of_) range = {};
-    for (Range& range : chunks_of_) range = {};
-    for (int g = 0; g < seen_.groups(); ++g) {
+    for (ChunkRange& range : groups_of_) range = {};
+    for (ChunkRange& range : chunks_of_) range = {};
+    for (int g = 0; g < visibility_.groups(); ++g) {
       for (int c = 0; c < chunks_; ++c) {
-        kinds_[g][c] = seen_.kind(g, first_ + c);
+        kinds_[g][c] = visibility_.kind(g, first_ + c);
         exact_if_nonfinite_ |= kinds_[g][c] != Kind::Whole;
         if (kinds_[g][c] == Kind::None) continue;
         any = true;
@@ -239,7 +240,7 @@ class BackwardItems {
     bool has_last = false;
     int place = 0;
     for (int c = 0; c < chunks_; ++c) {
-      for (int g = 0; g < seen_.groups(); ++g) {
+      for (int g = 0; g < visibility_.groups(); ++g) {
         if (kinds_[g][c] == Kind::None) {
           if (between(g, c)) clear(g, c);
           continue;
@@ -273,7 +274,7 @@ class BackwardItems {
     chunk.ds_by_queries = by_queries(g, c);
     chunk.lse = t_.lse + g * kDoubleSide;
     chunk.delta = t_.delta + g * kDoubleSide;
-    if (kinds_[g][c] == Kind::Partial) chunk.seen = seen_.words(g, first_ + c);
+    if (kinds_[g][c] == Kind::Partial) chunk.visible = visibility_.words(g, first_ + c);
     return chunk;
   }
   /// dS by queries of a chunk.
@@ -283,8 +284,8 @@ class BackwardItems {
 
   /// Whether a chunk without visible pairs lies within the ranges that are multiplied.
   bool between(int g, int c) const {
-    const Range& groups = groups_of_[c];
-    const Range& chunks = chunks_of_[g];
+    const ChunkRange& groups = groups_of_[c];
+    const ChunkRange& chunks = chunks_of_[g];
     return (groups.begin < g && g < groups.end) || (chunks.begin < c && c < chunks.end);
   }
   /// Sets P and dS of such a chunk to 0.
@@ -359,7 +360,7 @@ class BackwardItems {
   void multiply_values(int at, const float* values, int steps, float* to) {
     const int part = 2 * steps * kTileFloats;
     for (int c = 0; c < chunks_; ++c) {
-      const Range groups = groups_of_[c];
+      const ChunkRange groups = groups_of_[c];
       if (groups.count() == 0) continue;
       const float* const weights =
           t_.weights + at + (c * 2 * kGradGroups + groups.begin) * kTileFloats;
@@ -381,8 +382,8 @@ class BackwardItems {
   void multiply_keys() {
     const int columns = 2 * d_steps_;
     const int part = columns * kTileFloats;
-    for (int g = 0; g < seen_.groups(); ++g) {
-      const Range chunks = chunks_of_[g];
+    for (int g = 0; g < visibility_.groups(); ++g) {
+      const ChunkRange chunks = chunks_of_[g];
       if (chunks.count() == 0) continue;
       float* const of_group = dq_.of_group(g, columns);
       const float* const first = t_.k_values + (first_ + chunks.begin) * kParts * part;
@@ -405,7 +406,7 @@ class BackwardItems {
   void add_exactly() {
     pending_.flush();
     const int columns = 2 * d_steps_;
-    for (int g = 0; g < seen_.groups(); ++g) {
+    for (int g = 0; g < visibility_.groups(); ++g) {
       if (dq_.begun[g] == 0) clear_dq(g);
       for (int c = 0; c < chunks_; ++c) {
         if (kinds_[g][c] == Kind::None) continue;
@@ -417,7 +418,7 @@ class BackwardItems {
              .columns = columns,
              .words = chunk.ds_by_queries,
              .words_part = Scratch::kPart,
-             .seen = chunk.seen,
+             .visible = chunk.visible,
              .sums = dq_.of_group(g, columns)});
       }
     }
@@ -439,7 +440,7 @@ class BackwardItems {
          .p = of.p,
          .next = kNextKeys,
          .p_part = Scratch::kPart,
-         .seen = kinds_[g][c] == Kind::Whole ? nullptr : seen_.words(g, first_ + c),
+         .visible = kinds_[g][c] == Kind::Whole ? nullptr : visibility_.words(g, first_ + c),
          .queries = left < kDoubleSide ? left : kDoubleSide,
          .steps = of.steps,
          .sums = of.sums + (first_ + c) * of.steps * kChunkFloats});
@@ -451,7 +452,7 @@ class BackwardItems {
   }
 
   const BackwardTile& t_;
-  Seen seen_;
+  TileVisibility visibility_;
   PendingSums pending_;
   Nothing nothing_;
   QuerySums dq_;
@@ -463,8 +464,8 @@ class BackwardItems {
   int chunks_ = 0;                   ///< its chunks of keys
   bool exact_if_nonfinite_ = false;  ///< a hidden pair or padding is multiplied
   Kind kinds_[kGradGroups][kGradChunks] = {};
-  Range groups_of_[kGradChunks];  ///< groups of queries that see a chunk
-  Range chunks_of_[kGradGroups];  ///< chunks of keys that a group sees
+  ChunkRange groups_of_[kGradChunks];  ///< groups of queries that see a chunk
+  ChunkRange chunks_of_[kGradGroups];  ///< chunks of keys that a group sees
 };
 
 template <int kParts>

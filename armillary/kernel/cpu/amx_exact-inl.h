@@ -32,7 +32,7 @@ template <int kParts>
 ARMILLARY_INLINE float joined_at(const float* tiles, int part, int index) {
   float x = 0;
   for (int p = kParts - 1; p >= 0; --p) {
-    x += widened(reinterpret_cast<const Bf16*>(tiles + p * part)[index]);
+    x += static_cast<float>(reinterpret_cast<const Bf16*>(tiles + p * part)[index]);
   }
   return x;
 }
@@ -102,7 +102,7 @@ struct ExactColumns {
   int columns = 0;
   const float* words = nullptr;
   int words_part = 0;
-  const std::uint32_t* seen = nullptr;  ///< keys that each query sees; null: all of them
+  const std::uint32_t* visible = nullptr;  ///< keys that each query sees; null: all of them
   float* sums = nullptr;
 };
 template <int kParts>
@@ -122,7 +122,7 @@ inline void add_columns_exactly(const ExactColumns& of) {
         const float factor =
             joined_at<kParts>(tile, of.columns * kTileFloats, column % kSide * kDoubleSide + key);
         const Float with = fma(all(factor), p[key], sum);
-        sum = of.seen == nullptr ? with : if_seen(of.seen + half, key, with, sum);
+        sum = of.visible == nullptr ? with : if_visible(of.visible + half, key, with, sum);
       }
       store(row, sum);
     }
@@ -138,7 +138,7 @@ struct ExactRows {
   const float* p = nullptr;
   int next = 0;
   int p_part = 0;
-  const std::uint32_t* seen = nullptr;  ///< keys that each query sees; null: all of them
+  const std::uint32_t* visible = nullptr;  ///< keys that each query sees; null: all of them
   int queries = 0;
   int steps = 0;
   float* sums = nullptr;
@@ -153,7 +153,7 @@ inline void add_rows_exactly(const ExactRows& of) {
       const float* const tile = of.x + column * kTileFloats;
       Float sum = load(row);
       for (int q = 0; q < of.queries; ++q) {
-        if (of.seen != nullptr && (of.seen[q] >> key & 1) == 0) continue;
+        if (of.visible != nullptr && (of.visible[q] >> key & 1) == 0) continue;
         const float weight = joined_at<kParts>(weights, of.p_part, key % kSide * kDoubleSide + q);
         sum = fma(all(weight), joined<kParts>(tile + q / 2 * kWidth, of.x_part, q % 2), sum);
       }

@@ -21,7 +21,7 @@
 #pragma once
 
 #include "armillary/kernel/cpu/amx_exact-inl.h"
-#include "armillary/kernel/cpu/amx_seen-inl.h"
+#include "armillary/kernel/cpu/amx_visibility-inl.h"
 #include "armillary/kernel/cpu/amx_weighing-inl.h"
 
 #if defined(ARMILLARY_AMX)
@@ -56,7 +56,7 @@ struct Item {
 
 /// Layout of ForwardTile::scores, as offsets in floats: S of two early groups; S of two chunks of
 /// other groups; P of two items; memory that PendingSums writes when no accumulators are pending;
-/// the visibility bits of the tile (Seen).
+/// the visibility bits of the tile (TileVisibility).
 template <int kParts>
 struct ForwardScratch {
   static constexpr int kGroup = kChunksOfTile * kChunkFloats;
@@ -65,8 +65,8 @@ struct ForwardScratch {
   static constexpr int kChunk = kParts * kWeightFloats;
   static constexpr int kItem = kItemChunks * kChunk;
   static constexpr int kNowhere = kWeights + 2 * kItem;
-  static constexpr int kSeen = kNowhere + kChunkFloats;
-  static constexpr int kFloats = kSeen + Seen::floats(kGroupsOfTile, kChunksOfTile);
+  static constexpr int kVisibility = kNowhere + kChunkFloats;
+  static constexpr int kFloats = kVisibility + TileVisibility::floats(kGroupsOfTile, kChunksOfTile);
 };
 
 /// The pipeline over one tile. Phases of run(): scores of the first chunks, then for each chunk:
@@ -79,7 +79,7 @@ class ForwardPipeline {
 
   explicit ForwardPipeline(const ForwardTile& t)
       : t_(t),
-        seen_(t.pairs, t.scores + Scratch::kSeen),
+        visibility_(t.pairs, t.scores + Scratch::kVisibility),
         pending_(t.scores + Scratch::kNowhere),
         d_steps_(to_double_side(t.head_dim) / kDoubleSide),
         columns_(to_double_side(t.value_dim) / kSide),
@@ -89,7 +89,7 @@ class ForwardPipeline {
         beside_(!transforms_scores_ && t.score.dropout == nullptr),
         score_scale_((transforms_scores_ ? 1 : scale_) / log_unit(kParts)) {
     last_.columns = columns_;  // no previous item: nothing left to add
-    for (int group = 0; group < seen_.groups(); ++group) add_chunks(group);
+    for (int group = 0; group < visibility_.groups(); ++group) add_chunks(group);
   }
 
   void run() {
@@ -125,15 +125,15 @@ class ForwardPipeline {
     const bool early = !beside_ || t_.max_logit != nullptr || any_equal(load(sums), 0) ||
                        any_equal(load(sums + kSide), 0);
     const int first = count_;
-    for (int keys = 0; keys < seen_.chunks(); ++keys) {
-      const Seen::Kind kind = seen_.kind(group, keys);
-      if (kind == Seen::Kind::None) continue;
+    for (int keys = 0; keys < visibility_.chunks(); ++keys) {
+      const TileVisibility::Kind kind = visibility_.kind(group, keys);
+      if (kind == TileVisibility::Kind::None) continue;
       float* const scores =
           t_.scores + (early ? early_groups_ % 2 * Scratch::kGroup + (count_ - first) * kChunkFloats
                              : Scratch::kLate + count_ % 2 * kChunkFloats);
       chunks_[count_++] = {.group = group,
                            .keys = keys,
-                           .partial = kind == Seen::Kind::Partial,
+                           .partial = kind == TileVisibility::Kind::Partial,
                            .early = early,
                            .scores = scores};
     }
@@ -237,10 +237,10 @@ class ForwardPipeline {
     __builtin_memcpy(sums_of, sums(i), sizeof sums_of);
     Weighing<kParts> weighing(chunks_[i].scores, weights(item_, i), scale_at_hand_);
     weighing.begin(max(i), sums_of, products_per_step(kParts) * products);
-    const bool made = scored_ < scores;
+    const bool progress = scored_ < scores;
     multiply_scores(scores, weighing);
     if (columns == last_.columns) {
-      if (made) pending_.flush();  // S may be read next
+      if (progress) pending_.flush();  // S may be read next
     } else {
       multiply_values(last_, columns, weighing);
     }
@@ -357,9 +357,9 @@ class ForwardPipeline {
   /// Sets hidden scores to -inf.
   void hide(const Chunk& chunk) const {
     if (!chunk.partial) return;
-    const std::uint32_t* const seen = seen_.words(chunk.group, chunk.keys);
+    const std::uint32_t* const visible = visibility_.words(chunk.group, chunk.keys);
     for_each_score_row(chunk.scores, [&](int query, int key, float* row) ARMILLARY_LAMBDA {
-      store(row, if_seen(seen + query, key, load(row), all(-kInf)));
+      store(row, if_visible(visible + query, key, load(row), all(-kInf)));
     });
   }
   void apply_softcap_alibi(const Chunk& chunk) const {
@@ -401,14 +401,14 @@ class ForwardPipeline {
            .columns = columns_,
            .words = weights(item, i),
            .words_part = kWeightFloats,
-           .seen = chunk.partial ? seen_.words(chunk.group, chunk.keys) : nullptr,
+           .visible = chunk.partial ? visibility_.words(chunk.group, chunk.keys) : nullptr,
            .sums = out(i)});
     }
     item.columns = columns_;
   }
 
   const ForwardTile& t_;
-  Seen seen_;
+  TileVisibility visibility_;
   PendingSums pending_;
   Nothing nothing_;
   int d_steps_;          ///< steps of 32 elements of D

@@ -76,13 +76,6 @@ inline void fill_factors(const TilePairs& pairs, const TileScore& score, int gro
   }
 }
 
-ARMILLARY_INLINE float widened(Bf16 x) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(x.bits) << 16;
-  float value = 0;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
 /// The row of key `key` of neighbouring chunks, for 16 queries.
 inline const float* score_row(const float* x, int key, int half) {
   return x + key / kDoubleSide * kChunkFloats +

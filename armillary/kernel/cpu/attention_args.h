@@ -121,7 +121,7 @@ struct AllKeys {
 
 /// Inputs of backward beside q, k and v. lse is that of all keys of the row; delta is rowsum(dout *
 /// out). Both are only read.
-struct Upstream {
+struct RowUpstream {
   Input dout;
   Output lse;
   Output delta;
@@ -154,9 +154,10 @@ void attend(const AttentionArgs& call, const Carry& carry);
 void attend_all(const AttentionArgs& call, const AllKeys& results);
 /// Adds the gradients of the visible pairs. The block mask was made for
 /// backward_limits(backward_gemm_ops(call)); other rules as for attend().
-void attend_grad(const AttentionArgs& call, const Upstream& upstream, const Grads& grads);
+void attend_grad(const AttentionArgs& call, const RowUpstream& upstream, const Grads& grads);
 /// Writes the gradients, rounded once. Rules as for attend_grad().
-void attend_grad_all(const AttentionArgs& call, const Upstream& upstream, const AllGrads& results);
+void attend_grad_all(const AttentionArgs& call, const RowUpstream& upstream,
+                     const AllGrads& results);
 
 /// Shape of all tensors of a row op. Log-sum-exps and deltas have the same shape with rows of one
 /// element.

@@ -86,7 +86,7 @@ class KeyRowBlock {
     return call_.block_mask->k_rows[static_cast<std::size_t>(stage_.others.begin)].begin;
   }
 
-  Progress progress_of_keys(std::int64_t k_block) const {
+  StageProgress progress_of_keys(std::int64_t k_block) const {
     const BlockMask& block_mask = *call_.block_mask;
     const bool first_blocks = stage_.first_block == 0;
     // A KV head without query heads in this view has gradients of 0.
@@ -232,7 +232,7 @@ class KeyRowBlock {
   std::int64_t kv_head_;
   plan::Interval heads_;                 ///< query heads that read this KV head
   std::span<const std::int32_t> pairs_;  ///< visible ones of this stage
-  Progress progress_;
+  StageProgress progress_;
   plan::Interval rows_;
   std::int64_t first_row_;  ///< first row of dk and dv in scratch
   // Scratch of the task.
@@ -287,7 +287,7 @@ void place_sums(const AttentionArgs& call, Stages& stages, GradTarget& target) {
                  .dkv_init = true};
 }
 
-void attend_grad_to(const AttentionArgs& call, const Upstream& upstream, GradTarget target) {
+void attend_grad_to(const AttentionArgs& call, const RowUpstream& upstream, GradTarget target) {
   const BlockMask& block_mask = *call.block_mask;
   const auto k_blocks = static_cast<std::int64_t>(block_mask.k_rows.size());
   Stages stages{.heads = call.batch * call.kv_heads,
@@ -320,11 +320,12 @@ MaskTileLimits backward_limits(const GemmOps& gemm) {
   return {.q_rows = gemm.backward_sizes.q_rows, .k_rows = gemm.backward_sizes.k_rows};
 }
 
-void attend_grad(const AttentionArgs& call, const Upstream& upstream, const Grads& grads) {
+void attend_grad(const AttentionArgs& call, const RowUpstream& upstream, const Grads& grads) {
   attend_grad_to(call, upstream, {.sums = grads, .results = {.dq = result_of(grads.dq)}});
 }
 
-void attend_grad_all(const AttentionArgs& call, const Upstream& upstream, const AllGrads& results) {
+void attend_grad_all(const AttentionArgs& call, const RowUpstream& upstream,
+                     const AllGrads& results) {
   GradTarget target{.finish = true,
                     .results = results,
                     .sums_in_scratch = results.dq.element != Element::Float32};

@@ -19,10 +19,10 @@ static_assert(kRows % 2 == 0 && kBackwardQ % 2 == 0);  // both rows of a word se
 /// Rounds P and dS to bf16, in place. Afterwards rows 2 i and 2 i + 1 of the scratch of P hold
 /// words of two queries, of P and of dS; the same rows of the scratch of dS hold words of two keys,
 /// of dS.
-inline void round_weights(const BackwardTile& t, const Span* spans) {
+inline void round_weights(const BackwardTile& t, const KeySpan* spans) {
   const int padded = to_rows(t.pairs.q_rows);
   for (int row = 0; row < padded; row += 2) {
-    const Span& span = spans[row / kRows];
+    const KeySpan& span = spans[row / kRows];
     float* const p = t.weights + row * kBackwardLd;
     float* const ds = t.dscores + row * kBackwardLd;
     for (int k = span.first(); k < span.last(); k += kWidth) {
@@ -36,7 +36,7 @@ inline void round_weights(const BackwardTile& t, const Span* spans) {
 
 /// GemmOps::backward for words of two bf16.
 inline void backward_bf16_dot(const BackwardTile& t) {
-  Span spans[kBackwardGroups];
+  KeySpan spans[kBackwardGroups];
   find_spans(t.pairs, spans);
   find_weights<Bf16Product>(t, spans);
   if (t.pairs.nonfinite) return add_exactly<Bf16Product>(t);

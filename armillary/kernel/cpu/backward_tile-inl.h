@@ -27,15 +27,15 @@ struct Groups {
 };
 
 /// Groups whose spans touch keys [first_key, last_key).
-inline Groups groups_of(const TilePairs& pairs, const Span* spans, int first_key, int last_key) {
+inline Groups groups_of(const TilePairs& pairs, const KeySpan* spans, int first_key, int last_key) {
   const int groups = (pairs.q_rows + kRows - 1) / kRows;
-  Groups found{groups, 0};
+  Groups visible{groups, 0};
   for (int g = 0; g < groups; ++g) {
     if (spans[g].begin >= last_key || spans[g].end <= first_key) continue;
-    if (g < found.begin) found.begin = g;
-    found.end = g + 1;
+    if (g < visible.begin) visible.begin = g;
+    visible.end = g + 1;
   }
-  return found;
+  return visible;
 }
 
 /// Factors and accumulators of a sum over query rows: sums += weights^T X; sums and X in columns of
@@ -50,7 +50,7 @@ struct RowSums {
 /// found in the first of them. The rows of a tile are added up by themselves first: the error of a
 /// long sum that takes every row grows with the length of the sequence.
 template <class Op>
-inline void add_transposed(const TilePairs& pairs, const Span* spans, const RowSums& of) {
+inline void add_transposed(const TilePairs& pairs, const KeySpan* spans, const RowSums& of) {
   const float* const weights = of.weights;
   const float* x = of.x;
   const int width = of.width;
@@ -118,13 +118,13 @@ inline void weigh_row(const BackwardTile& t, int row, int first, int count, int 
 }
 
 /// P and dS of the tile. Pairs that are hidden, in padding or not computed become 0.
-inline void weigh(const BackwardTile& t, const Span* spans) {
+inline void weigh(const BackwardTile& t, const KeySpan* spans) {
   const int padded = to_rows(t.pairs.q_rows);
   const int width = to_panels(t.pairs.k_rows);
   HiddenKeys hidden_weights(t.pairs);
   HiddenKeys hidden_dscores(t.pairs);
   for (int row = 0; row < padded; ++row) {
-    const Span& span = spans[row / kRows];
+    const KeySpan& span = spans[row / kRows];
     float* const p = t.weights + row * kBackwardLd;
     float* const ds = t.dscores + row * kBackwardLd;
     const int first = span.empty() ? width : span.first();
@@ -148,7 +148,7 @@ ARMILLARY_INLINE void for_each_pair(const TilePairs& pairs, Visit visit) {
 
 /// P and dS of the tile, as fp32.
 template <class Op>
-inline void find_weights(const BackwardTile& t, const Span* spans) {
+inline void find_weights(const BackwardTile& t, const KeySpan* spans) {
   multiply_panels<Op, kBackwardLd>(t.pairs, spans, {t.q, t.k_transposed, t.head_dim, t.score_scale},
                                    t.weights);
   multiply_panels<Op, kBackwardLd>(t.pairs, spans, {t.dout, t.v_transposed, t.value_dim},
@@ -175,7 +175,7 @@ inline void add_exactly(const BackwardTile& t) {
 
 /// GemmOps::backward for words of one term.
 inline void backward(const BackwardTile& t) {
-  Span spans[kBackwardGroups];
+  KeySpan spans[kBackwardGroups];
   find_spans(t.pairs, spans);
   find_weights<Product>(t, spans);
   if (t.pairs.nonfinite) return add_exactly<Product>(t);
@@ -228,19 +228,19 @@ inline void backward_dq(const BackwardTile& t) {
     });
     return;
   }
-  Span spans[kBackwardGroups];
+  KeySpan spans[kBackwardGroups];
   find_spans(t.pairs, spans);
   for (int begin = 0; begin < t.head_dim; begin += kPanel) {
     const float* const k = t.k_values + static_cast<std::ptrdiff_t>(begin) * k_rows / Op::kTerms;
     with_vecs(t.head_dim - begin, [&](auto vecs) ARMILLARY_LAMBDA {
       constexpr int kCount = decltype(vecs)::kCount;
       for (int row = 0; row < t.pairs.q_rows; row += kRows) {
-        const Span& span = spans[row / kRows];
+        const KeySpan& span = spans[row / kRows];
         if (span.empty()) continue;
         const int rows = t.pairs.q_rows - row < kRows ? t.pairs.q_rows - row : kRows;
         Accumulators<kCount> c;
         clear<kCount>(c);
-        const Words words = words_of<Op>(span);
+        const KeyWords words = words_of<Op>(span);
         multiply_add<Op, kCount, kBackwardLd, 1>(c, t.dscores + row * kBackwardLd + words.first,
                                                  k + words.first * kPanel, words.count);
         add_rows<kCount>(c, t.scale,

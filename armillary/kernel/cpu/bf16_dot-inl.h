@@ -48,7 +48,7 @@ inline bool finite(const Rows& rows) {
 }
 
 /// Rounds elements [begin, end) of a row to bf16 in place: float k becomes half word k of the row.
-/// Both ends are multiples of Span::kStep.
+/// Both ends are multiples of KeySpan::kStep.
 ARMILLARY_INLINE void round_row(float* row, int begin, int end) {
   auto* const halves = reinterpret_cast<Bf16*>(row);
   for (int k = begin; k < end; k += 2 * kWidth) {

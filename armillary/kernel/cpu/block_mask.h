@@ -13,7 +13,7 @@
 
 #include "armillary/kernel/cpu/isa_kernels.h"
 #include "armillary/kernel/mask_tiles.h"
-#include "armillary/plan/mask.h"
+#include "armillary/plan/mask/mask.h"
 #include "armillary/plan/runs.h"
 
 namespace armillary::kernel::cpu {

@@ -21,10 +21,10 @@ namespace {
 constexpr float kNoKey = -std::numeric_limits<float>::infinity();
 
 /// Raises a maximum that several threads share. NaN is the largest, as for at::maximum.
-void raise(float& shared, float seen) {
+void raise(float& shared, float count) {
   std::atomic_ref<float> most(shared);
   float before = most.load();
-  while (!std::isnan(before) && !(seen <= before) && !most.compare_exchange_weak(before, seen)) {
+  while (!std::isnan(before) && !(count <= before) && !most.compare_exchange_weak(before, count)) {
   }
 }
 
@@ -104,7 +104,7 @@ class QueryRowBlock {
   }
   float* lse() const { return at(target_.lse, batch_, head_, rows_.begin); }
 
-  Progress progress_of_queries(std::size_t q) const {
+  StageProgress progress_of_queries(std::size_t q) const {
     const BlockMask& block_mask = *call_.block_mask;
     const RowBlockPair* const all = block_mask.pairs.data();
     return progress_of(pairs_, all + block_mask.first_of_q[q], all + block_mask.first_of_q[q + 1],
@@ -215,7 +215,7 @@ class QueryRowBlock {
   std::int64_t batch_;
   std::int64_t head_;
   std::span<const RowBlockPair> pairs_;  ///< visible ones of this stage
-  Progress progress_;
+  StageProgress progress_;
   plan::Interval rows_;
   int count_;
   int padded_;

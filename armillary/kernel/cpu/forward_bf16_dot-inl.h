@@ -25,7 +25,7 @@ struct RoundedWeights {
     for (Float& lane : sums) lane = all(0.0f);
     int k = first;
     for (; k + kPanel <= last; k += kPanel) weigh_some<kVecs>(row, k, base, sums);
-    for (; k < last; k += Span::kStep) weigh_some<2>(row, k, base, sums);
+    for (; k < last; k += KeySpan::kStep) weigh_some<2>(row, k, base, sums);
     for (int v = 1; v < kVecs; ++v) sums[0] = add(sums[0], sums[v]);
     return sum(sums[0]);
   }

@@ -98,7 +98,7 @@ ARMILLARY_INLINE void raise_max_logit(float& max_logit, float largest, float max
 struct Group {
   int begin = 0;  ///< rows [begin, end) of the tile
   int end = 0;
-  Span span;
+  KeySpan span;
 };
 
 template <class Op>
@@ -167,7 +167,7 @@ template <class Op>
 ARMILLARY_INLINE void add_values(const ForwardTile& t, const Group& group) {
   const int padded = to_rows(t.pairs.q_rows);
   const int v_words = to_panels(t.pairs.k_rows) / Op::kTerms;
-  const Words words = words_of<Op>(group.span);
+  const KeyWords words = words_of<Op>(group.span);
   for (int begin = 0; begin < t.value_dim; begin += kPanel) {
     const float* const v = t.v + static_cast<std::ptrdiff_t>(begin) * v_words;
     float* const out = t.out + begin * padded + group.begin * kPanel;
@@ -185,7 +185,7 @@ ARMILLARY_INLINE void add_values(const ForwardTile& t, const Group& group) {
 /// Calls attend(group, hidden) for every group that sees a key.
 template <class Attend>
 ARMILLARY_INLINE void for_each_group(const ForwardTile& t, Attend attend) {
-  Span spans[kForwardGroups];
+  KeySpan spans[kForwardGroups];
   find_spans(t.pairs, spans);
   HiddenKeys hidden(t.pairs);
   for (int begin = 0; begin < t.pairs.q_rows; begin += kRows) {

@@ -24,6 +24,8 @@
 
 #include <cstdint>
 
+#include "armillary/core/half_floats.h"
+
 namespace armillary::kernel {
 class DropoutStream;
 }
@@ -40,14 +42,6 @@ inline std::size_t index_of(Element element) {
 inline std::int64_t bytes_of(Element element) {
   return element == Element::Float32 ? 4 : 2;
 }
-
-/// Storage of half floats: bits only, no arithmetic.
-struct Bf16 {
-  std::uint16_t bits;
-};
-struct Fp16 {
-  std::uint16_t bits;
-};
 
 /// Rows of a tensor, of one head of one batch entry; the elements of a row are neighbours.
 struct Rows {

@@ -65,7 +65,7 @@ struct QueryOffsets {
 class PackedQueries {
  public:
   /// Reserves memory; packs nothing yet. The arguments must outlive this object.
-  PackedQueries(const AttentionArgs& call, const Upstream& upstream, const Stage& stage)
+  PackedQueries(const AttentionArgs& call, const RowUpstream& upstream, const Stage& stage)
       : call_(call),
         upstream_(upstream),
         stage_(stage),
@@ -168,7 +168,7 @@ class PackedQueries {
   }
 
   const AttentionArgs& call_;
-  const Upstream& upstream_;
+  const RowUpstream& upstream_;
   const Stage& stage_;
   /// Offsets within a packed row block.
   QueryOffsets offsets_;

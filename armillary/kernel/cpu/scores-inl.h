@@ -16,7 +16,7 @@ constexpr float kInf = __builtin_inff();
 /// Keys [begin, end) that a group of query rows sees, and [first(), last()), the same rounded out
 /// to pairs of vectors: one bf16 vector holds the values of two fp32 vectors. A rounded-out vector
 /// that holds no such key is not computed: it has stale contents until HiddenKeys overwrites them.
-struct Span {
+struct KeySpan {
   static constexpr int kStep = 2 * kWidth;
   int begin = 0;
   int end = 0;
@@ -29,25 +29,25 @@ struct Span {
 };
 
 /// The words of a span, for a product over its keys.
-struct Words {
+struct KeyWords {
   int first = 0;
   int count = 0;
 };
 template <class Op>
-ARMILLARY_INLINE Words words_of(const Span& span) {
+ARMILLARY_INLINE KeyWords words_of(const KeySpan& span) {
   const int first = span.first() / Op::kTerms;
   return {first, (span.end + Op::kTerms - 1) / Op::kTerms - first};
 }
 
 /// Fills one span for each group of `kRows` rows.
-inline void find_spans(const TilePairs& pairs, Span* spans) {
+inline void find_spans(const TilePairs& pairs, KeySpan* spans) {
   const int groups = (pairs.q_rows + kRows - 1) / kRows;
   for (int g = 0; g < groups; ++g) {
-    spans[g] = pairs.ranges == nullptr ? Span{0, pairs.k_rows} : Span{pairs.k_rows, 0};
+    spans[g] = pairs.ranges == nullptr ? KeySpan{0, pairs.k_rows} : KeySpan{pairs.k_rows, 0};
   }
   for (int i = 0; pairs.ranges != nullptr && i < pairs.range_count; ++i) {
     const RowRange& range = pairs.ranges[i];
-    Span& span = spans[range.row / kRows];
+    KeySpan& span = spans[range.row / kRows];
     if (range.begin < span.begin) span.begin = range.begin;
     if (range.end > span.end) span.end = range.end;
   }
@@ -61,17 +61,17 @@ class HiddenKeys {
 
   /// Sets the elements of [first, last) that `row` does not see to `value`.
   ARMILLARY_INLINE void fill(int row, int first, int last, float value, float* x) {
-    int seen = first;
+    int hidden = first;
     if (pairs_.ranges == nullptr) {
-      seen = pairs_.k_rows;
+      hidden = pairs_.k_rows;
     } else {
       for (; next_ != end_ && next_->row <= row; ++next_) {
         if (next_->row < row) continue;
-        for (; seen < next_->begin; ++seen) x[seen] = value;
-        seen = next_->end;
+        for (; hidden < next_->begin; ++hidden) x[hidden] = value;
+        hidden = next_->end;
       }
     }
-    for (; seen < last; ++seen) x[seen] = value;
+    for (; hidden < last; ++hidden) x[hidden] = value;
   }
 
  private:
@@ -118,7 +118,7 @@ ARMILLARY_INLINE void multiply_vectors(const Factors& factors, int a_rows, int p
 /// The same for the vectors of a panel that the span touches.
 template <class Op, int kLd>
 ARMILLARY_INLINE void multiply_panel(const Factors& factors, int a_rows, int panel,
-                                     const Span& span, float* products) {
+                                     const KeySpan& span, float* products) {
   const int first = span.begin > panel ? (span.begin - panel) / kWidth * kWidth : 0;
   const int last = span.end < panel + kPanel ? span.end - panel : kPanel;
   with_vecs(last - first, [&](auto vecs) ARMILLARY_LAMBDA {
@@ -128,7 +128,7 @@ ARMILLARY_INLINE void multiply_panel(const Factors& factors, int a_rows, int pan
 
 /// products = scale A B^T for all groups and the panels that their spans touch.
 template <class Op, int kLd>
-inline void multiply_panels(const TilePairs& pairs, const Span* spans, const Factors& factors,
+inline void multiply_panels(const TilePairs& pairs, const KeySpan* spans, const Factors& factors,
                             float* products) {
   const int groups = (pairs.q_rows + kRows - 1) / kRows;
   for (int panel = 0; panel < pairs.k_rows; panel += kPanel) {

@@ -317,63 +317,17 @@ ARMILLARY_INLINE Float load(const Bf16* x) {
   for (int i = 0; i < kWidth; ++i) bits[i] = static_cast<std::int32_t>(x[i].bits) << 16;
   return (Float)bits;
 }
-/// fp16 to float by bits: shift exponent and mantissa into place, correct the bias, restore Inf,
-/// NaN and sign.
-ARMILLARY_INLINE float widen(Fp16 x) {
-  const std::uint32_t sign = (x.bits & 0x8000u) << 16;
-  const std::uint32_t rest = x.bits & 0x7fffu;
-  // 2^112 moves the exponent from the bias of 15 to that of 127, subnormals included.
-  std::uint32_t bits = rest << 13;
-  float value;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  value *= 0x1p112f;
-  if (rest >= 0x7c00u) {
-    bits |= 0x7f800000u;
-  } else {
-    __builtin_memcpy(&bits, &value, sizeof bits);
-  }
-  bits |= sign;
-  __builtin_memcpy(&value, &bits, sizeof value);
-  return value;
-}
 ARMILLARY_INLINE Float load(const Fp16* x) {
   Float a;
-  for (int i = 0; i < kWidth; ++i) a[i] = widen(x[i]);
+  for (int i = 0; i < kWidth; ++i) a[i] = static_cast<float>(x[i]);
   return a;
 }
 
-/// The bits of x rounded to bf16, ties to even; a NaN stays a quiet NaN.
-ARMILLARY_INLINE std::uint16_t rounded(float x) {
-  std::uint32_t bits = 0;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  const bool nan = x != x;
-  bits = nan ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1);
-  return static_cast<std::uint16_t>(bits >> 16);
-}
 ARMILLARY_INLINE void store(Bf16* x, Float a) {
-  for (int i = 0; i < kWidth; ++i) x[i].bits = rounded(a[i]);
-}
-/// The bits of x rounded to fp16, ties to even; 65520 and more become Inf.
-ARMILLARY_INLINE std::uint16_t narrowed(float x) {
-  std::uint32_t bits = 0;
-  __builtin_memcpy(&bits, &x, sizeof bits);
-  const std::uint32_t sign = bits >> 16 & 0x8000u;
-  bits &= 0x7fffffffu;
-  if (bits > 0x7f800000u) return static_cast<std::uint16_t>(sign | 0x7e00u);
-  if (bits >= 0x477ff000u) return static_cast<std::uint16_t>(sign | 0x7c00u);
-  // Below 2^-14 the result is subnormal: added to 1/2, the sum ends in its bits.
-  if (bits < 0x38800000u) {
-    float value = 0;
-    __builtin_memcpy(&value, &bits, sizeof value);
-    value += 0.5f;
-    __builtin_memcpy(&bits, &value, sizeof bits);
-    return static_cast<std::uint16_t>(sign | (bits - 0x3f000000u));
-  }
-  bits += 0xfffu + (bits >> 13 & 1);
-  return static_cast<std::uint16_t>(sign | ((bits - (112u << 23)) >> 13));
+  for (int i = 0; i < kWidth; ++i) x[i] = Bf16(a[i]);
 }
 ARMILLARY_INLINE void store(Fp16* x, Float a) {
-  for (int i = 0; i < kWidth; ++i) x[i].bits = narrowed(a[i]);
+  for (int i = 0; i < kWidth; ++i) x[i] = Fp16(a[i]);
 }
 
 #if defined(ARMILLARY_BF16_DOT)
@@ -384,15 +338,13 @@ ARMILLARY_INLINE Float dot(Float a, Float b, Float c) {
   return c + (Float)((Int)a & kHigh) * (Float)((Int)b & kHigh);
 }
 ARMILLARY_INLINE void store_rounded(Bf16* x, Float a, Float b) {
-  std::uint16_t halves[2 * kWidth];
-  for (int i = 0; i < kWidth; ++i) halves[i] = rounded(a[i]);
-  for (int i = 0; i < kWidth; ++i) halves[kWidth + i] = rounded(b[i]);
-  __builtin_memcpy(x, halves, sizeof halves);
+  store(x, a);
+  store(x + kWidth, b);
 }
 ARMILLARY_INLINE void store_words(float* x, Float even, Float odd) {
   std::uint32_t words[kWidth];
   for (int i = 0; i < kWidth; ++i) {
-    words[i] = rounded(even[i]) | static_cast<std::uint32_t>(rounded(odd[i])) << 16;
+    words[i] = Bf16(even[i]).bits | static_cast<std::uint32_t>(Bf16(odd[i]).bits) << 16;
   }
   __builtin_memcpy(x, words, sizeof words);
 }

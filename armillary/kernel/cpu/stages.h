@@ -42,7 +42,7 @@ struct Stage {
 /// whether it is the first of them, and so initialises accumulators, and whether it is the last,
 /// and so writes results. A row block without any visible pair is initialised and written in the
 /// stage with the first packed row blocks.
-struct Progress {
+struct StageProgress {
   bool first = false;
   bool last = false;
   bool idle = false;  ///< no visible pair in this stage
@@ -57,8 +57,8 @@ struct Progress {
 ///               now empty   ->  idle
 ///   no pairs at all         ->  idle; first and last if `first_blocks`
 template <class Entry>
-Progress progress_of(std::span<const Entry> now, const Entry* first, const Entry* last,
-                     bool first_blocks) {
+StageProgress progress_of(std::span<const Entry> now, const Entry* first, const Entry* last,
+                          bool first_blocks) {
   if (first == last) return {first_blocks, first_blocks, true};
   if (now.empty()) return {false, false, true};
   return {now.data() == first, now.data() + now.size() == last, false};

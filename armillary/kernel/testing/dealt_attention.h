@@ -9,9 +9,11 @@
 #include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <limits>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "armillary/kernel/block_attention.h"
@@ -34,6 +36,10 @@ class KernelTest : public testing::TestWithParam<std::string> {
       if (isa->name == GetParam() && !cpu::runs_here(*isa)) {
         GTEST_SKIP() << "[SKIP] this CPU has no " << GetParam();
       }
+      if (isa->name == stood_for() && cpu::runs_here(*isa) &&
+          std::getenv("ARMILLARY_TEST_ALL") == nullptr) {
+        GTEST_SKIP() << "[SKIP] this CPU has " << isa->name << ", which is the same code";
+      }
     }
   }
   const Kernel& kernel() const {
@@ -41,6 +47,11 @@ class KernelTest : public testing::TestWithParam<std::string> {
   }
   /// An emulated set takes ten times as long as the instructions that it stands for.
   static bool is_emulated() { return GetParam().starts_with("emulated"); }
+  /// The set that an emulated one stands for, if it is compiled in and runs; else empty.
+  static std::string_view stood_for() {
+    if (GetParam() == "emulated") return "avx512_bf16";
+    return GetParam() == "emulated_amx" ? "amx" : "";
+  }
   /// dtypes to test. The CPU kernel hands fp64 to the reference, so it is not tested with fp64.
   std::vector<at::ScalarType> dtypes() const {
     if (GetParam() == "reference") return {at::kDouble, at::kFloat};
@@ -241,14 +252,14 @@ inline Results dealt_attention(const Kernel& kernel, const Sequences& x, const p
 
 /// Calls visit(name, given, required) for output, log-sum-exp and every gradient.
 template <class Visit>
-void for_each_result(const Results& given, const Results& required, Visit visit) {
-  visit("out", given.out_BSHE, required.out_BSHE);
-  visit("lse", given.lse_BSH, required.lse_BSH);
-  visit("dq", given.dq_BSHD, required.dq_BSHD);
-  visit("dk", given.dk_BSGD, required.dk_BSGD);
-  visit("dv", given.dv_BSGE, required.dv_BSGE);
-  visit("dsinks", given.dsinks_H, required.dsinks_H);
-  visit("max_logit", given.max_logit_H, required.max_logit_H);
+void for_each_result(const Results& results, const Results& required, Visit visit) {
+  visit("out", results.out_BSHE, required.out_BSHE);
+  visit("lse", results.lse_BSH, required.lse_BSH);
+  visit("dq", results.dq_BSHD, required.dq_BSHD);
+  visit("dk", results.dk_BSGD, required.dk_BSGD);
+  visit("dv", results.dv_BSGE, required.dv_BSGE);
+  visit("dsinks", results.dsinks_H, required.dsinks_H);
+  visit("max_logit", results.max_logit_H, required.max_logit_H);
 }
 
 /// The results that `compute` gives for a name, computed once: all kernels of a test are compared
@@ -260,11 +271,12 @@ Results shared_results(const std::string& name, const Compute& compute) {
   return known != by_name.end() ? known->second : by_name.emplace(name, compute()).first->second;
 }
 
-inline void expect_near(const Results& given, const Results& required, double bound,
+inline void expect_near(const Results& results, const Results& required, double bound,
                         const std::string& where) {
-  for_each_result(given, required, [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
-    EXPECT_LE(relative_error(a, b), bound) << where << ": " << name;
-  });
+  for_each_result(results, required,
+                  [&](const char* name, const at::Tensor& a, const at::Tensor& b) {
+                    EXPECT_LE(relative_error(a, b), bound) << where << ": " << name;
+                  });
 }
 
 inline Sequences to_double(Sequences x) {

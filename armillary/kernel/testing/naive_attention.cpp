@@ -128,10 +128,10 @@ Results naive_attention(const Sequences& sequences, const plan::Mask& mask, doub
   return naive_attention(sequences, mask, Score{.scale = scale});
 }
 
-double relative_error(const at::Tensor& given, const at::Tensor& required) {
-  if (given.sizes() != required.sizes()) return std::numeric_limits<double>::quiet_NaN();
+double relative_error(const at::Tensor& result, const at::Tensor& required) {
+  if (result.sizes() != required.sizes()) return std::numeric_limits<double>::quiet_NaN();
   if (required.numel() == 0) return 0;
-  const at::Tensor a = given.to(at::kDouble);
+  const at::Tensor a = result.to(at::kDouble);
   const at::Tensor b = required.to(at::kDouble);
   const double error = (a - b).masked_fill(a == b, 0).abs().max().item<double>();
   const double norm = b.masked_fill(b.isinf(), 0).abs().max().item<double>();

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "armillary/kernel/score.h"
-#include "armillary/plan/mask.h"
+#include "armillary/plan/mask/mask.h"
 
 namespace armillary::kernel {
 
@@ -58,6 +58,6 @@ Results naive_attention(const Sequences& sequences, const plan::Mask& mask, doub
 
 /// max |given - required| / max |required| over finite elements of `required`; NaN if any element
 /// is NaN or shapes differ. Equal infinities differ by 0. If that maximum is 0, the absolute error.
-double relative_error(const at::Tensor& given, const at::Tensor& required);
+double relative_error(const at::Tensor& result, const at::Tensor& required);
 
 }  // namespace armillary::kernel

@@ -36,11 +36,11 @@ inline void expect_nonfinite_values_stay(
     };
     const auto expect = [&](const char* what, const Sequences& x, at::Tensor Results::*field,
                             plan::Interval rows) {
-      const at::Tensor given = attention(x).*field;
-      EXPECT_LE(relative_error(without_rows(given, rows), without_rows(required.*field, rows)),
+      const at::Tensor result = attention(x).*field;
+      EXPECT_LE(relative_error(without_rows(result, rows), without_rows(required.*field, rows)),
                 bound)
           << what << " with " << nonfinite;
-      const at::Tensor rest = given.slice(1, rows.begin, rows.end).flatten(2);
+      const at::Tensor rest = result.slice(1, rows.begin, rows.end).flatten(2);
       EXPECT_FALSE(rest.isfinite().all(2).any().item<bool>()) << what << " with " << nonfinite;
     };
     Sequences x = finite;

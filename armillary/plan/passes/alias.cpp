@@ -20,11 +20,11 @@ class Aliasing {
         uses_(program.tiles.size(), 0),
         last_use_(program.tiles.size(), -1),
         result_(program.tiles.size(), false),
-        given_(program.tiles.size(), false) {
+        external_(program.tiles.size(), false) {
     for (const auto* role : {&program.outputs, &program.saved}) {
       for (const int tile : *role) result_[tile] = true;
     }
-    for (const int tile : program.inputs) given_[tile] = true;
+    for (const int tile : program.inputs) external_[tile] = true;
     // An op that shows a tile twice uses it once.
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
       for (const View& view : program.ops[i].views) {
@@ -58,18 +58,18 @@ class Aliasing {
     Tile& source = program_.tiles[from.tile];
     const Tile& target = program_.tiles[to.tile];
     const bool only = uses_[to.tile] == 1 && last_use_[from.tile] == i;
-    const bool is_external = result_[from.tile] || given_[from.tile];
-    if (!only || is_external || !result_[to.tile] || given_[to.tile]) return;
+    const bool is_external = result_[from.tile] || external_[from.tile];
+    if (!only || is_external || !result_[to.tile] || external_[to.tile]) return;
     if (!is_whole(to) || !is_whole(from)) return;
     if (dtype_of(problem_, source) == dtype_of(problem_, target)) source.slot = target.slot;
   }
 
   const Problem& problem_;
   RankProgram& program_;
-  std::vector<int> uses_;      ///< By tile: the number of ops that touch it.
-  std::vector<int> last_use_;  ///< By tile: the last op that touches it.
-  std::vector<bool> result_;   ///< By tile: the caller receives it, or finds it in backward.
-  std::vector<bool> given_;    ///< By tile: the caller fills it.
+  std::vector<int> uses_;       ///< By tile: the number of ops that touch it.
+  std::vector<int> last_use_;   ///< By tile: the last op that touches it.
+  std::vector<bool> result_;    ///< By tile: the caller receives it, or finds it in backward.
+  std::vector<bool> external_;  ///< By tile: the caller fills it.
 };
 
 }  // namespace

@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/hazards.h"
 #include "armillary/plan/passes/lower.h"
+#include "armillary/plan/program/hazards.h"
 
 namespace armillary::plan {
 namespace {

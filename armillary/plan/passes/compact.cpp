@@ -1,3 +1,5 @@
+// compact.cpp: elements are numbered by their rank among the used ones, then removed, and every
+// index to them is replaced. Order is kept, so equal programs stay equal.
 #include "armillary/plan/passes/compact.h"
 
 #include <algorithm>
@@ -31,6 +33,7 @@ void keep(Values& values, const std::vector<int>& places) {
 }  // namespace
 
 void compact(const Problem& problem, const Blocks& blocks, RankProgram& program) {
+  // Tiles of the caller are used even if no op touches them: they are its arguments and results.
   const std::array roles{&program.inputs, &program.outputs, &program.saved};
   std::vector<char> used(program.tiles.size(), 0);
   for (const std::vector<int>* role : roles) {
@@ -39,6 +42,7 @@ void compact(const Problem& problem, const Blocks& blocks, RankProgram& program)
   for (const Op& op : program.ops) {
     for (const View& view : op.views) used[view.tile] = 1;
   }
+  // Without an unused tile nothing has to be numbered again.
   if (std::find(used.begin(), used.end(), 0) != used.end()) {
     const std::vector<int> tiles = numbered(used);
     keep(program.tiles, tiles);
@@ -71,6 +75,7 @@ void give_saved_slots(const Problem& problem, const Blocks& blocks, RankProgram&
   const std::size_t before = program.slots.size();
   for (const int id : program.saved) {
     Tile& tile = program.tiles[id];
+    // The slot of an input or output is the caller's already.
     if (program.slots[tile.slot].external) continue;
     tile.slot = static_cast<int>(program.slots.size());
     program.slots.push_back({.bytes = 0, .external = true});

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/hazards.h"
 #include "armillary/plan/operands.h"
 #include "armillary/plan/passes/compact.h"
 #include "armillary/plan/passes/lower.h"
+#include "armillary/plan/program/hazards.h"
 #include "armillary/plan/segments.h"
 
 namespace armillary::plan {
@@ -68,15 +68,15 @@ class Fusion {
       Op& attend = program_.ops[i];
       const bool grad = attend.kind == OpKind::AttendGrad;
       if (!grad && attend.kind != OpKind::Attend) continue;
-      const std::vector<int> of_q = attend.init_q ? std::vector<int>()
-                                    : grad        ? clears_of(i, kGradsOfQ)
-                                                  : clears_of(i, kAttended);
+      const std::vector<int> of_q = attend.init[kQSide] ? std::vector<int>()
+                                    : grad              ? clears_of(i, kGradsOfQ)
+                                                        : clears_of(i, kAttended);
       const std::vector<int> of_kv =
-          !grad || attend.init_kv ? std::vector<int>() : clears_of(i, kGradsOfKv);
+          !grad || attend.init[kKvSide] ? std::vector<int>() : clears_of(i, kGradsOfKv);
       // Most ops have no clears before them; to locate all their views would take far longer.
       if ((of_q.empty() && of_kv.empty()) || !is_one_call(attend)) continue;
-      attend.init_q |= !of_q.empty();
-      attend.init_kv |= !of_kv.empty();
+      attend.init[kQSide] |= !of_q.empty();
+      attend.init[kKvSide] |= !of_kv.empty();
       for (const int clear : of_q) done_[clear] = true;
       for (const int clear : of_kv) done_[clear] = true;
     }
@@ -88,8 +88,8 @@ class Fusion {
   void fuse_results() {
     for (int i = 0; i < static_cast<int>(program_.ops.size()); ++i) {
       const Op& attend = program_.ops[i];
-      if (attend.kind == OpKind::Attend && attend.init_q) end_attend(i);
-      if (attend.kind == OpKind::AttendGrad && attend.init_q && attend.init_kv) {
+      if (attend.kind == OpKind::Attend && attend.init[kQSide]) end_attend(i);
+      if (attend.kind == OpKind::AttendGrad && attend.init[kQSide] && attend.init[kKvSide]) {
         end_attend_grad(i);
       }
     }
@@ -118,7 +118,7 @@ class Fusion {
     }
     Op fused = op(attend);
     fused.kind = OpKind::AttendAll;
-    fused.init_q = false;
+    fused.init[kQSide] = false;
     fused.views[AttendOperand::kOut] = op(finish).views[FinishOperand::kOut];
     fused.views[AttendOperand::kLse] = op(finish).views[FinishOperand::kLse];
     replace(attend, std::move(fused), {finish});
@@ -128,7 +128,7 @@ class Fusion {
   void end_attend_grad(int attend) {
     Op fused = op(attend);
     fused.kind = OpKind::AttendGradAll;
-    fused.init_q = fused.init_kv = false;
+    fused.init[kQSide] = fused.init[kKvSide] = false;
     std::vector<int> copies;
     for (const std::size_t v :
          {AttendGradOperand::kDQ, AttendGradOperand::kDK, AttendGradOperand::kDV}) {

@@ -12,7 +12,7 @@
 #include "armillary/plan/operands.h"
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/segments.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/testing/causal_problem.h"
 #include "armillary/plan/testing/every_strategy.h"
 
@@ -61,7 +61,7 @@ TEST(Fuse, KnowsOneCallWithoutLocatingViews) {
   for (const char* layout : {"contiguous", "zigzag", "striped:2"}) {
     Problem problem = causal_problem(4, 64);
     problem.layout = parse_layout(layout);
-    int found = 0;
+    int count = 0;
     for (const std::string& strategy : every_strategy(problem)) {
       const Planner planner(problem, parse_strategy(strategy));
       for (const Pass pass : {Pass::Forward, Pass::Backward}) {
@@ -70,11 +70,11 @@ TEST(Fuse, KnowsOneCallWithoutLocatingViews) {
           if (op.kind != OpKind::Attend && op.kind != OpKind::AttendGrad) continue;
           const bool located = is_one_call(problem.mask, locate(planner.blocks(), program, op));
           EXPECT_EQ(is_one_call(problem.mask, planner.blocks(), program, op), located) << strategy;
-          ++found;
+          ++count;
         }
       }
     }
-    EXPECT_GT(found, 50) << layout;
+    EXPECT_GT(count, 50) << layout;
   }
 }
 
@@ -94,7 +94,7 @@ TEST(Fuse, ClearsNothingThatAKernelWritesFirst) {
     int init = 0;
     for (const Op& op : program.ops) {
       EXPECT_NE(op.kind, OpKind::Clear);
-      init += (op.init_q ? 1 : 0) + (op.init_kv ? 1 : 0);
+      init += (op.init[kQSide] ? 1 : 0) + (op.init[kKvSide] ? 1 : 0);
     }
     EXPECT_GE(init, 1);
   }
@@ -110,7 +110,7 @@ TEST(Fuse, ClearsNoPartThatAKernelWritesFirst) {
     int init_parts = 0;
     for (const Op& op : program.ops) {
       EXPECT_NE(op.kind, OpKind::Clear) << "rank " << rank;
-      if (!op.init_kv) continue;
+      if (!op.init[kKvSide]) continue;
       const View& dk = op.views[AttendGradOperand::kDK];
       init_parts += is_whole(program.tiles[dk.tile], dk) ? 0 : 1;
     }

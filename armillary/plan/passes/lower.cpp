@@ -7,7 +7,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/core/user_text.h"
-#include "armillary/plan/parallel_for_ranks.h"
+#include "armillary/plan/program/parallel_for_ranks.h"
 
 namespace armillary::plan {
 namespace {

@@ -13,7 +13,7 @@
 #include "armillary/plan/operands.h"
 #include "armillary/plan/passes/replay.h"
 #include "armillary/plan/testing/every_strategy.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/verify/verify.h"
 
 namespace armillary::plan {
 namespace {
@@ -109,11 +109,11 @@ int slot_of(const RankProgram& program, const View& view) {
 
 /// By tensor: true if the sum lies in the slot of its result.
 std::map<Tensor, bool> in_place(const RankProgram& program) {
-  std::map<Tensor, bool> found;
+  std::map<Tensor, bool> items;
   for (const Op& op : program.ops) {
     const auto add = [&](std::size_t result, std::size_t sum) {
       const Tensor tensor = program.tiles[op.views[result].tile].tensor;
-      found[tensor] = slot_of(program, op.views[result]) == slot_of(program, op.views[sum]);
+      items[tensor] = slot_of(program, op.views[result]) == slot_of(program, op.views[sum]);
     };
     if (op.kind == OpKind::Copy) add(CopyOperand::kDst, CopyOperand::kSrc);
     if (op.kind == OpKind::Finish) {
@@ -121,7 +121,7 @@ std::map<Tensor, bool> in_place(const RankProgram& program) {
       add(FinishOperand::kLse, FinishOperand::kPartLse);
     }
   }
-  return found;
+  return items;
 }
 
 TEST(Alias, SumsLieWhereResultsOfTheSameDtypeWill) {

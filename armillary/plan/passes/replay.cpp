@@ -28,7 +28,7 @@ bool is_result(const RankProgram& program, int tile) {
 bool is_replayed(const RankProgram& forward, const Op& op) {
   const int tile = op.views.front().tile;  // sent, received, or the destination of a copy
   const bool saved = contains(forward.saved, tile);
-  switch (op.kind) {
+  switch (OpKind(op.kind)) {
     case OpKind::Send:
       return saved ? is_result(forward, tile) : contains(forward.inputs, tile);
     case OpKind::Recv:
@@ -54,7 +54,8 @@ void separate(RankProgram& program) {
 }  // namespace
 
 RankProgram replay(const Problem& problem, const Blocks& blocks, const RankProgram& forward) {
-  RankProgram program{.rank = forward.rank,
+  RankProgram program{.words = forward.words,
+                      .rank = forward.rank,
                       .slots = {},
                       .tiles = forward.tiles,
                       .ops = {},

@@ -93,9 +93,9 @@ TEST(Replay, MessagesPairUpAndFillWhatForwardLeaves) {
         left.insert(left.end(), rank.outputs.begin(), rank.outputs.end());
         for (const int id : left) {
           const Tile& tile = rank.tiles[id];
-          const bool given = std::count(rank.inputs.begin(), rank.inputs.end(), id) > 0;
+          const bool input = std::count(rank.inputs.begin(), rank.inputs.end(), id) > 0;
           EXPECT_EQ(written_cells(rank, id),
-                    given ? 0 : static_cast<std::int64_t>(tile.heads.count() * tile.blocks.size()))
+                    input ? 0 : static_cast<std::int64_t>(tile.heads.count() * tile.blocks.size()))
               << strategy << " on " << world << " rank " << rank.rank << ' '
               << to_string(tile.tensor);
         }

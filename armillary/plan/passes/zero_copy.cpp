@@ -1,8 +1,8 @@
 #include <vector>
 
-#include "armillary/plan/hazards.h"
 #include "armillary/plan/operands.h"
 #include "armillary/plan/passes/lower.h"
+#include "armillary/plan/program/hazards.h"
 
 namespace armillary::plan {
 

@@ -118,7 +118,7 @@ TEST(ZeroCopy, WhatIsWrittenOverAsTheResultIsNone) {
   for (const Dtype dtype : {Dtype::F32, Dtype::Bf16}) {  // bf16: the partial has memory of its own
     Problem problem = small_problem(2);
     problem.dtype = dtype;
-    Plan plan = make_plan(problem, {.name = "ring", .keys = {}}, Pass::Forward);
+    Plan plan = make_plan(problem, {.name = "ring"}, Pass::Forward);
     const std::size_t finish = op_of(plan.ranks[0], OpKind::Finish, Tensor::Out);
     const Op& end = ops(plan, 0)[finish];
     insert(plan, 0, static_cast<int>(finish),

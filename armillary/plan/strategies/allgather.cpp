@@ -8,9 +8,9 @@
 namespace armillary::plan {
 
 StrategyDefinition allgather() {
-  return grid_strategy(
+  return grid_strategy<AllgatherOptions>(
       {.name = "allgather",
-       .keys = {{"slices", "S"}},
+       .keys = {number_key("slices", "S", &AllgatherOptions::slices)},
        .summary = "K,V gathered, in S slices of heads; dK,dV reduce-scattered; queries stay",
        .paper = "Llama 3, Meta 2024, arXiv:2407.21783, section 3.3.2",
        .bytes = "as ring",
@@ -19,16 +19,14 @@ StrategyDefinition allgather() {
                   "one before is attended to, so that two slices are in memory, not all heads; "
                   "above the KV "
                   "heads, S is their number."},
-      [](const Problem& problem, const Strategy& strategy) {
+      [](const Problem& problem, const AllgatherOptions& options) {
         return PassGrids({.rq = problem.world,
                           .column = Movement::Gather,
-                          .slices = std::min(number(strategy, "slices"), problem.kv_heads)});
+                          .slices = std::min(options.slices, problem.kv_heads)});
       },
       [](const Problem& problem) {
-        std::vector<std::map<std::string, std::string>> variants(1);
-        if (problem.kv_heads > 1) {
-          variants.push_back({{"slices", std::to_string(problem.kv_heads)}});
-        }
+        std::vector<AllgatherOptions> variants(1);
+        if (problem.kv_heads > 1) variants.push_back({.slices = problem.kv_heads});
         return variants;
       });
 }

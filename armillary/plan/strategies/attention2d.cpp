@@ -6,9 +6,11 @@
 namespace armillary::plan {
 
 StrategyDefinition attention2d() {
-  return grid_strategy(
+  return grid_strategy<Attention2dOptions>(
       {.name = "attention2d",
-       .keys = {{"rows", "R", true}, {"overlap", "true|false"}},
+       .keys = {number_key("rows", "R", &Attention2dOptions::rows, kRequired),
+                choice_key("overlap", &Attention2dOptions::overlap,
+                           {{"true", true}, {"false", false}})},
        .summary = "R x P/R grid: Q gathered on rows, K,V on columns, partials reduce-scattered",
        .paper = "Attention2D, arXiv:2503.15758, sections 3.2 (NO) and 3.4 (O)",
        .bytes = "(2 + eps) Dq (C - 1) N/P + 2 Dk N (1/C - 1/P) + 2 Dk N/P of transposing, C = P/R",
@@ -22,16 +24,16 @@ StrategyDefinition attention2d() {
            "queries meets the gathered keys in one call. Tiles go to the next row and column, not "
            "to the one before.",
        .shortens_rings = true},
-      [](const Problem& problem, const Strategy& strategy) {
-        const int rows = number(strategy, "rows");
-        require_divides_world(problem, strategy, "rows", rows);
+      [](const Problem& problem, const Attention2dOptions& options) {
+        const int rows = options.rows;
+        require_divides_world(problem, {"attention2d", "rows", rows});
         Grid grid{.rq = rows,
                   .rk = problem.world / rows,
                   .column = Movement::Gather,
                   .nesting = {GridAxis::Heads, GridAxis::Queries, GridAxis::Keys},
                   .transposed = true,
                   .one_call = true};
-        if (has(strategy, "overlap", "true")) {
+        if (options.overlap) {
           grid.column = grid.row = grid.home = Movement::Ring;
           grid.order = GridOrder::RowsLast;
           grid.one_call = false;
@@ -39,10 +41,10 @@ StrategyDefinition attention2d() {
         return PassGrids(grid);
       },
       [](const Problem& problem) {
-        std::vector<std::map<std::string, std::string>> variants;
+        std::vector<Attention2dOptions> variants;
         for (const int rows : inner_divisors(problem.world)) {
-          variants.push_back({{"rows", std::to_string(rows)}});
-          variants.push_back({{"overlap", "true"}, {"rows", std::to_string(rows)}});
+          variants.push_back({.rows = rows});
+          variants.push_back({.rows = rows, .overlap = true});
         }
         return variants;
       });

@@ -10,7 +10,7 @@ namespace armillary::plan {
 namespace {
 
 /// A grid of one pass and the bytes it sends, which do not depend on its movements.
-struct Cut {
+struct CountedGrid {
   std::int64_t bytes = 0;
   Grid grid;
 };
@@ -24,15 +24,15 @@ PassGrids least_traffic(const PlanContext& context) {
   for (int u = 1; u <= std::min(context.problem.world, context.problem.heads); ++u) {
     if (context.problem.world % u != 0) continue;
     const int rest = context.problem.world / u;
-    std::array<std::optional<Cut>, 2> best;  // indexed by pass
+    std::array<std::optional<CountedGrid>, 2> best;  // indexed by pass
     for (int rk = 1; rk <= rest; ++rk) {
       if (rest % rk != 0) continue;
       const Grid cut{.u = u, .rq = rest / rk, .rk = rk, .row = Movement::Ring};
       const Needs needs(cut, context.blocks, context.visibility);
       for (const Pass pass : {Pass::Forward, Pass::Backward}) {
         const std::int64_t bytes = sent_bytes(context.problem, context.blocks, needs, cut, pass);
-        std::optional<Cut>& known = best.at(static_cast<std::size_t>(pass));
-        if (!known || bytes < known->bytes) known = Cut{bytes, cut};
+        std::optional<CountedGrid>& known = best.at(static_cast<std::size_t>(pass));
+        if (!known || bytes < known->bytes) known = CountedGrid{bytes, cut};
       }
     }
     const std::int64_t bytes = best[0]->bytes + best[1]->bytes;
@@ -48,7 +48,7 @@ PassGrids least_traffic(const PlanContext& context) {
 StrategyDefinition automatic() {
   return {
       .info = {.name = "auto",
-               .keys = {{"traffic", "", true}},
+               .keys = {flag_key("traffic", &AutomaticOptions::traffic)},
                .summary = "the grid that sends least, forward and backward cut each for itself",
                .paper = "ours",
                .bytes =
@@ -63,10 +63,8 @@ StrategyDefinition automatic() {
       .check = [](const Problem&, const Strategy&) {},
       .schedule = [](const PlanContext& context,
                      const Strategy&) { return grid_schedule(context, least_traffic(context)); },
-      .variants =
-          [](const Problem&) {
-            return std::vector<std::map<std::string, std::string>>{{{"traffic", ""}}};
-          }};
+      .variants = erased<AutomaticOptions>(
+          [](const Problem&) { return std::vector<AutomaticOptions>{{.traffic = true}}; })};
 }
 
 }  // namespace armillary::plan

@@ -24,7 +24,7 @@ void sort_unique(std::vector<int>& blocks) {
 
 }  // namespace
 
-Axis::Axis(ProgramBuilder& builder, Options options)
+Axis::Axis(ProgramBuilder& builder, AxisOptions options)
     : builder_(builder), options_(std::move(options)) {
   blocks_.reserve(options_.route->size());
   for (int origin = 0; origin < options_.route->size(); ++origin) {
@@ -79,7 +79,7 @@ void Axis::find_arrivals() {
   std::sort(usable.begin(), usable.end());
   std::vector<int> blocks;
   for (auto next = usable.begin(); next != usable.end();) {
-    Arrival& arrival = arrivals_.emplace_back();
+    UsableTiles& arrival = arrivals_.emplace_back();
     arrival.usable = next->first;
     blocks.clear();
     for (; next != usable.end() && next->first == arrival.usable; ++next) {
@@ -125,7 +125,7 @@ std::vector<Arrived> Axis::spread(const std::vector<Tensor>& tensors,
   SmallVector<int, 4> all;
   if (gathers()) all = gather(tensors, own_tiles, heads, departure.begin);
   std::vector<Arrived> arrived;
-  for (const Arrival& arrival : arrivals_) {
+  for (const UsableTiles& arrival : arrivals_) {
     const bool own = arrival.usable == 0;
     arrived.push_back(
         {.heads = heads,

@@ -54,29 +54,31 @@ enum class Gathered : std::uint8_t {
   Whole,    ///< One tile for all, usable once all parts are there.
 };
 
+/// The place of a rank on its axis, and the tiles that travel there.
+struct AxisOptions {
+  /// Routes of the tiles and of the sums. Both must outlive the axis and have the same size.
+  const Route* route = nullptr;
+  const Route* return_route = nullptr;
+  /// This rank's place among the members.
+  int me = 0;
+  /// Lanes of the tiles and of the sums.
+  Lane lane = 1;
+  Lane return_lane = 2;
+  Gathered gathered = Gathered::Apart;
+  /// The rank of a member.
+  std::function<Rank(int member)> rank;
+  /// Blocks of the tile that a member is the origin of.
+  std::function<BlockIds(int origin)> blocks;
+  /// True if the member attends the block, and so adds to the sum of its results.
+  std::function<bool(int member, int block)> needs;
+};
+
 /// One axis seen by one of its members. The constructor finds the hops and their blocks once; they
 /// are the same for all tensors and heads. All axes of a program emit into one builder, which
 /// orders the ops by step.
 class Axis {
  public:
-  struct Options {
-    /// Routes of the tiles and of the sums. Both must outlive the axis and have the same size.
-    const Route* route = nullptr;
-    const Route* return_route = nullptr;
-    /// This rank's place among the members.
-    int me = 0;
-    /// Lanes of the tiles and of the sums.
-    Lane lane = 1;
-    Lane return_lane = 2;
-    Gathered gathered = Gathered::Apart;
-    /// The rank of a member.
-    std::function<Rank(int member)> rank;
-    /// Blocks of the tile that a member is the origin of.
-    std::function<BlockIds(int origin)> blocks;
-    /// True if the member attends the block, and so adds to the sum of its results.
-    std::function<bool(int member, int block)> needs;
-  };
-  Axis(ProgramBuilder& builder, Options options);
+  Axis(ProgramBuilder& builder, AxisOptions options);
 
   /// Emits the hops of some heads of `tensors`; own_tiles[t] holds this rank's part of tensors[t].
   /// Returns what becomes usable, in order of steps: the rank's own tiles first, unless the axis
@@ -112,7 +114,7 @@ class Axis {
     BlockIds blocks;
   };
   /// Tiles that become usable together, `usable` steps of the route after the departure.
-  struct Arrival {
+  struct UsableTiles {
     int usable = 0;
     SmallVector<int, 1> origins;
     BlockIds blocks;
@@ -134,11 +136,11 @@ class Axis {
   void combine(int step, const Arrived& into, const SmallVector<int, 2>& scratch);
 
   ProgramBuilder& builder_;
-  Options options_;
+  AxisOptions options_;
   std::vector<BlockIds> blocks_;  ///< By origin: the blocks of its tile.
   std::vector<Move> out_;         ///< Tiles that this rank sends, own ones and those it passes on.
   std::vector<Move> in_;
-  std::vector<Arrival> arrivals_;  ///< In order of `usable`; includes the rank's own tiles.
+  std::vector<UsableTiles> arrivals_;  ///< In order of `usable`; includes the rank's own tiles.
 };
 
 }  // namespace armillary::plan

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 
 namespace armillary::plan {
 namespace {
@@ -39,13 +39,13 @@ void check(const Setup& s) {
     for (const Pass pass : {Pass::Forward, Pass::Backward}) {
       const Plan plan = make_plan(problem, parse_strategy(s.strategy), pass);
       for (Rank rank = 0; rank < s.world; ++rank) {
-        const Traffic given = traffic(problem, plan.blocks, plan.ranks[rank]);
+        const Traffic counts = traffic(problem, plan.blocks, plan.ranks[rank]);
         const Volume required =
             pass == Pass::Forward ? volumes.forward(rank) : volumes.backward(rank);
-        EXPECT_EQ(given.sent_bytes, required.sent)
+        EXPECT_EQ(counts.sent_bytes, required.sent)
             << s.strategy << ' ' << layout << ' ' << to_string(pass) << " N " << s.length
             << " rank " << rank << " of " << s.world << " heads " << s.heads << '/' << s.kv_heads;
-        EXPECT_EQ(given.received_bytes, required.received)
+        EXPECT_EQ(counts.received_bytes, required.received)
             << s.strategy << ' ' << layout << ' ' << to_string(pass) << " N " << s.length
             << " rank " << rank << " of " << s.world << " heads " << s.heads << '/' << s.kv_heads;
       }
@@ -109,10 +109,10 @@ TEST(ClosedForms, WorkedForwardValues) {
                           .mask = parse_mask("full", {65536, 65536}),
                           .layout = {}};
     const Planner planner(problem, parse_strategy(row.strategy));
-    const Traffic given =
+    const Traffic counts =
         traffic(problem, planner.blocks(), planner.program(Pass::Forward, row.world - 1));
-    EXPECT_EQ(given.received_bytes, 2 * row.words) << row.strategy << " world " << row.world;
-    EXPECT_EQ(given.sent_bytes, 2 * row.words) << row.strategy << " world " << row.world;
+    EXPECT_EQ(counts.received_bytes, 2 * row.words) << row.strategy << " world " << row.world;
+    EXPECT_EQ(counts.sent_bytes, 2 * row.words) << row.strategy << " world " << row.world;
   }
 }
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "armillary/plan/lower_bound.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/testing/closed_forms.h"
 #include "armillary/plan/testing/grid_plan.h"
 #include "tests/sanitized.h"
@@ -83,13 +83,13 @@ void expect_bytes(const Problem& problem, const std::string& strategy, Pass pass
   const Plan plan = make_plan(problem, parse_strategy(strategy), pass);
   int less = 0;
   for (const RankProgram& program : plan.ranks) {
-    const Traffic given = traffic(problem, plan.blocks, program);
-    EXPECT_EQ(given.sent_bytes, given.received_bytes) << strategy << " rank " << program.rank;
-    if (given.sent_bytes == bytes - without_hop.saved_bytes && without_hop.saved_bytes > 0) {
+    const Traffic counts = traffic(problem, plan.blocks, program);
+    EXPECT_EQ(counts.sent_bytes, counts.received_bytes) << strategy << " rank " << program.rank;
+    if (counts.sent_bytes == bytes - without_hop.saved_bytes && without_hop.saved_bytes > 0) {
       ++less;
     } else {
-      EXPECT_EQ(given.sent_bytes, bytes) << strategy << ' ' << to_string(pass) << " world "
-                                         << problem.world << " rank " << program.rank;
+      EXPECT_EQ(counts.sent_bytes, bytes) << strategy << ' ' << to_string(pass) << " world "
+                                          << problem.world << " rank " << program.rank;
     }
   }
   EXPECT_EQ(less, without_hop.ranks) << strategy << ", world " << problem.world;

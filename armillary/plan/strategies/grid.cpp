@@ -24,8 +24,8 @@ auto& digit(AnyPlace& place, GridAxis axis) {
 
 }  // namespace
 
-Place place_of(const Grid& grid, Rank rank) {
-  Place place;
+GridPlace place_of(const Grid& grid, Rank rank) {
+  GridPlace place;
   for (const GridAxis axis : grid.nesting) {
     digit(place, axis) = rank % size_of(grid, axis);
     rank /= size_of(grid, axis);
@@ -33,7 +33,7 @@ Place place_of(const Grid& grid, Rank rank) {
   return place;
 }
 
-Rank rank_of(const Grid& grid, Place place) {
+Rank rank_of(const Grid& grid, GridPlace place) {
   Rank rank = 0;
   for (auto axis = grid.nesting.rbegin(); axis != grid.nesting.rend(); ++axis) {
     rank = rank * size_of(grid, *axis) + digit(place, *axis);
@@ -43,13 +43,13 @@ Rank rank_of(const Grid& grid, Place place) {
 
 /// The numbers of a place by rows and by columns are i * rk + j and j * rq + i. K, V of an owner
 /// are held at the place whose number by rows is the owner's number by columns.
-Place kv_source(const Grid& grid, Place holder) {
+GridPlace kv_source(const Grid& grid, GridPlace holder) {
   if (!grid.transposed) return holder;
   const int by_rows = holder.i * grid.rk + holder.j;
   return {.h = holder.h, .i = by_rows % grid.rq, .j = by_rows / grid.rq};
 }
 
-Place kv_holder(const Grid& grid, Place owner) {
+GridPlace kv_holder(const Grid& grid, GridPlace owner) {
   if (!grid.transposed) return owner;
   const int by_columns = owner.j * grid.rq + owner.i;
   return {.h = owner.h, .i = by_columns / grid.rk, .j = by_columns % grid.rk};
@@ -68,15 +68,15 @@ Heads head_slice(Heads heads, int slices, int s) {
 namespace {
 
 /// The row of the owner of each query block: those that need key blocks.
-BlockUsers::Options row_users(const Grid& grid, const Blocks& blocks) {
-  BlockUsers::Options options{.side = MaskSide::Keys, .groups = grid.rq};
+BlockUsersOptions row_users(const Grid& grid, const Blocks& blocks) {
+  BlockUsersOptions options{.side = MaskSide::Keys, .groups = grid.rq};
   for (const Block& q : blocks.q) options.group_of.push_back(place_of(grid, q.owner).i);
   return options;
 }
 
 /// The column that each key block travels on: those that need query blocks.
-BlockUsers::Options column_users(const Grid& grid, const Blocks& blocks) {
-  BlockUsers::Options options{.side = MaskSide::Queries, .groups = grid.rk};
+BlockUsersOptions column_users(const Grid& grid, const Blocks& blocks) {
+  BlockUsersOptions options{.side = MaskSide::Queries, .groups = grid.rk};
   for (const Block& kv : blocks.kv) {
     options.group_of.push_back(kv_holder(grid, place_of(grid, kv.owner)).j);
   }
@@ -94,17 +94,17 @@ Needs::Needs(const Grid& grid, const Blocks& blocks, const Visibility& visibilit
       columns_(visibility, column_users(grid, blocks)) {
   // Blocks of each super-block.
   for (int q = 0; q < static_cast<int>(blocks.q.size()); ++q) {
-    const Place owner = place_of(grid, blocks.q[q].owner);
+    const GridPlace owner = place_of(grid, blocks.q[q].owner);
     q_blocks_[owner.i * grid.rk + owner.j].push_back(q);
   }
   for (int k = 0; k < static_cast<int>(blocks.kv.size()); ++k) {
-    const Place owner = place_of(grid, blocks.kv[k].owner);
+    const GridPlace owner = place_of(grid, blocks.kv[k].owner);
     kv_blocks_[owner.i * grid.rk + owner.j].push_back(k);
   }
 }
 
 const std::vector<int>& Needs::held_kv_blocks(int i, int j) const {
-  const Place source = kv_source(grid_, {.h = 0, .i = i, .j = j});
+  const GridPlace source = kv_source(grid_, {.h = 0, .i = i, .j = j});
   return kv_blocks(source.i, source.j);
 }
 
@@ -131,7 +131,7 @@ Rotations rotations(const Grid& grid) {
   for (const Movement movement : {grid.column, grid.row, grid.home}) {
     if (movement == Movement::Bidirectional) return {};
   }
-  Rotations found;
+  Rotations rotations;
   for (const GridAxis axis : grid.nesting) {
     const Movement movement = axis == GridAxis::Queries ? grid.column : grid.row;
     const bool nested = axis != GridAxis::Heads && movement == Movement::DoubleRing;
@@ -140,15 +140,15 @@ Rotations rotations(const Grid& grid) {
     for (const int size : sizes) {
       if (size == 1) continue;
       if (axis != GridAxis::Heads) {
-        found.generators.push_back({static_cast<int>(found.digits.size())});
+        rotations.generators.push_back({static_cast<int>(rotations.digits.size())});
       }
-      found.digits.push_back(size);
+      rotations.digits.push_back(size);
     }
   }
-  if (!grid.transposed) return found;
-  if (grid.rq != grid.rk || grid.rq == 1 || found.generators.size() != 2) return {};
-  found.generators = {{found.generators[0][0], found.generators[1][0]}};
-  return found;
+  if (!grid.transposed) return rotations;
+  if (grid.rq != grid.rk || grid.rq == 1 || rotations.generators.size() != 2) return {};
+  rotations.generators = {{rotations.generators[0][0], rotations.generators[1][0]}};
+  return rotations;
 }
 
 /// Compares rings by tokens times members passed, counted block by block.
@@ -159,7 +159,7 @@ Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& gr
     const auto reach = [&](const Route& route) {
       std::int64_t passed = 0;
       for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
-        const Place holder = kv_holder(grid, place_of(grid, blocks.kv[kv].owner));
+        const GridPlace holder = kv_holder(grid, place_of(grid, blocks.kv[kv].owner));
         passed += blocks.kv[kv].tokens() * route.reach(holder.i, needs.rows(kv));
       }
       return passed;
@@ -171,7 +171,7 @@ Grid with_shorter_rings(const Blocks& blocks, const Needs& needs, const Grid& gr
     const auto reach = [&](const Route& route) {
       std::int64_t passed = 0;
       for (int q = 0; q < static_cast<int>(blocks.q.size()); ++q) {
-        const Place owner = place_of(grid, blocks.q[q].owner);
+        const GridPlace owner = place_of(grid, blocks.q[q].owner);
         passed += blocks.q[q].tokens() * route.reach(owner.j, needs.columns(q));
       }
       return passed;

@@ -17,7 +17,7 @@
 //            '---+---+---'               # computes head group h of Q_i x K_j
 //
 // Backward is the same picture: K, V travel on the columns and dK, dV return there; Q, dOut, Lse
-// and Delta travel on the rows and dQ returns there. Bytes per rank: docs/architecture.md.
+// and Delta travel on the rows and dQ returns there. Bytes per rank: armillary/plan/lower_bound.md.
 #pragma once
 
 #include <array>
@@ -27,9 +27,9 @@
 
 #include "armillary/plan/blocks.h"
 #include "armillary/plan/fold.h"
+#include "armillary/plan/mask/visibility.h"
 #include "armillary/plan/plan.h"
 #include "armillary/plan/strategies/movement.h"
-#include "armillary/plan/visibility.h"
 
 namespace armillary::plan {
 
@@ -83,7 +83,7 @@ struct Grid {
 };
 
 /// Place of a rank in the grid: 0 <= h < u, 0 <= i < rq, 0 <= j < rk.
-struct Place {
+struct GridPlace {
   int h = 0;  ///< Head group.
   int i = 0;  ///< Row.
   int j = 0;  ///< Column.
@@ -91,14 +91,14 @@ struct Place {
 
 /// The place of a rank, and the reverse. Example: with u = 2, rq = 3, rk = 2 and the default
 /// nesting, rank 7 = 1 + 2 (1 + 2 * 1) has place h = 1, i = 1, j = 1.
-Place place_of(const Grid& grid, Rank rank);
-Rank rank_of(const Grid& grid, Place place);
+GridPlace place_of(const Grid& grid, Rank rank);
+Rank rank_of(const Grid& grid, GridPlace place);
 
 /// The place that holds the K, V of an owner when the columns begin: the owner itself, unless the
 /// grid transposes.
-Place kv_holder(const Grid& grid, Place owner);
+GridPlace kv_holder(const Grid& grid, GridPlace owner);
 /// The inverse: the owner of the K, V that a place holds.
-Place kv_source(const Grid& grid, Place holder);
+GridPlace kv_source(const Grid& grid, GridPlace holder);
 
 /// Query heads of head group h; sizes differ by at most one. 14 heads and u = 4: 3, 4, 3 and 4.
 Heads head_group(const Problem& problem, const Grid& grid, int h);

@@ -17,7 +17,7 @@
 #include "armillary/plan/strategies/grid_steps.h"
 #include "armillary/plan/strategies/head_exchange.h"
 #include "armillary/plan/strategies/kv_transpose.h"
-#include "armillary/plan/strategies/seen.h"
+#include "armillary/plan/strategies/visible_blocks.h"
 
 namespace armillary::plan {
 namespace {
@@ -34,8 +34,8 @@ struct TilePair {
   int step;
   const Arrived& row;
   const Arrived& column;
-  Heads q_heads;     ///< Query heads that read the KV heads of the column tile.
-  const Seen& seen;  ///< Blocks of the two that see each other.
+  Heads q_heads;                 ///< Query heads that read the KV heads of the column tile.
+  const VisibleBlocks& visible;  ///< Blocks of the two that see each other.
 };
 
 /// The program of one rank. An object makes one pass: call either `forward` or `backward`, once.
@@ -59,8 +59,8 @@ class GridProgram {
   RankProgram backward();
 
  private:
-  Axis::Options column_options();
-  Axis::Options row_options();
+  AxisOptions column_options();
+  AxisOptions row_options();
   int home_input(Tensor tensor) {
     return builder_.input(tensor, heads_.all_heads(tensor), heads_.own_blocks(tensor));
   }
@@ -91,7 +91,7 @@ class GridProgram {
   const Needs& needs_;
   Grid grid_;
   const GridRoutes& routes_;
-  Place place_;
+  GridPlace place_;
   ProgramBuilder builder_;
   HeadExchange heads_;
   KvTranspose transpose_;
@@ -101,29 +101,29 @@ class GridProgram {
   std::optional<GridSteps> steps_;            ///< Steps of the pass that is being made.
 };
 
-Axis::Options GridProgram::column_options() {
-  Axis::Options options{.route = &routes_.column,
-                        .return_route = &routes_.column,
-                        .me = place_.i,
-                        .lane = kColumnLane,
-                        .return_lane = kColumnReturnLane,
-                        .gathered = grid_.one_call                       ? Gathered::Whole
-                                    : grid_.order == GridOrder::RowsLast ? Gathered::InParts
-                                                                         : Gathered::Apart};
-  options.rank = [this](int i) { return rank_of(grid_, Place{place_.h, i, place_.j}); };
+AxisOptions GridProgram::column_options() {
+  AxisOptions options{.route = &routes_.column,
+                      .return_route = &routes_.column,
+                      .me = place_.i,
+                      .lane = kColumnLane,
+                      .return_lane = kColumnReturnLane,
+                      .gathered = grid_.one_call                       ? Gathered::Whole
+                                  : grid_.order == GridOrder::RowsLast ? Gathered::InParts
+                                                                       : Gathered::Apart};
+  options.rank = [this](int i) { return rank_of(grid_, GridPlace{place_.h, i, place_.j}); };
   options.blocks = [this](int i) { return BlockIds(needs_.held_kv_blocks(i, place_.j)); };
   options.needs = [this](int i, int block) { return needs_.row_needs(i, block); };
   return options;
 }
 
-Axis::Options GridProgram::row_options() {
-  Axis::Options options{.route = &routes_.row,
-                        .return_route = &routes_.home,
-                        .me = place_.j,
-                        .lane = kRowLane,
-                        .return_lane = kRowReturnLane,
-                        .gathered = grid_.one_call ? Gathered::Whole : Gathered::Apart};
-  options.rank = [this](int j) { return rank_of(grid_, Place{place_.h, place_.i, j}); };
+AxisOptions GridProgram::row_options() {
+  AxisOptions options{.route = &routes_.row,
+                      .return_route = &routes_.home,
+                      .me = place_.j,
+                      .lane = kRowLane,
+                      .return_lane = kRowReturnLane,
+                      .gathered = grid_.one_call ? Gathered::Whole : Gathered::Apart};
+  options.rank = [this](int j) { return rank_of(grid_, GridPlace{place_.h, place_.i, j}); };
   options.blocks = [this](int j) { return BlockIds(needs_.q_blocks(place_.i, j)); };
   options.needs = [this](int j, int block) { return needs_.column_needs(j, block); };
   return options;
@@ -172,9 +172,9 @@ void GridProgram::for_each_pair(const std::vector<Arrived>& rows,
   for (const Arrived& row : rows) {
     const auto& met = steps_->meets_whole_columns(row) ? whole_slices : slices;
     // The visible blocks are the same for all slices, which differ in their heads alone.
-    std::vector<Seen> of_column;
+    std::vector<VisibleBlocks> of_column;
     for (const Arrived& column : met[0]) {
-      of_column.push_back(seen(needs_, builder_, {row, column, gathered}));
+      of_column.push_back(visible_blocks(needs_, builder_, {row, column, gathered}));
     }
     for (const std::vector<Arrived>& slice : met) {
       for (std::size_t c = 0; c < slice.size(); ++c) {
@@ -182,7 +182,7 @@ void GridProgram::for_each_pair(const std::vector<Arrived>& rows,
                 .row = row,
                 .column = slice[c],
                 .q_heads = q_heads_of(slice[c].heads),
-                .seen = of_column[c]});
+                .visible = of_column[c]});
       }
     }
   }
@@ -206,9 +206,9 @@ RankProgram GridProgram::forward() {
 
   // Phase 2: each arriving tile is attended with all tiles that are there. Phase 3: partial results
   // return along the row.
-  steps_.emplace(grid_, routes_,
-                 GridSteps::Options{
-                     .place = place_, .pass = Pass::Forward, .start = start, .row_start = start});
+  steps_.emplace(
+      grid_, routes_,
+      GridStepsOptions{.place = place_, .pass = Pass::Forward, .start = start, .row_start = start});
   std::vector<Arrived> rows;
   const int complete =
       grid_.resend_each_round ? attend_in_rounds(q, {k, v}, rows) : attend_at_once(q, {k, v}, rows);
@@ -224,10 +224,10 @@ void GridProgram::attend(const std::vector<Arrived>& rows,
                          const std::vector<std::vector<Arrived>>& slices) {
   for_each_pair(rows, slices, [&](const TilePair& pair) {
     const auto q_view = [&](int tile) {
-      return builder_.part(tile, pair.q_heads, pair.seen.q_blocks);
+      return builder_.part(tile, pair.q_heads, pair.visible.q_blocks);
     };
     const auto kv_view = [&](int tile) {
-      return builder_.part(tile, pair.column.heads, pair.seen.kv_blocks);
+      return builder_.part(tile, pair.column.heads, pair.visible.kv_blocks);
     };
     builder_.compute(
         pair.step, OpKind::Attend,
@@ -249,7 +249,7 @@ int GridProgram::attend_at_once(int q, const std::vector<int>& kv, std::vector<A
 /// The row axis of one round, whose keys are those of one column tile. A member needs only the
 /// queries that see the keys it has in this round: fewer than in all rounds together.
 Axis GridProgram::row_axis_of_round(const Arrived& column) {
-  Axis::Options options = row_options();
+  AxisOptions options = row_options();
   options.needs = [this, &column](int j, int q) {
     return std::any_of(column.origins.begin(), column.origins.end(), [&](int i) {
       const std::vector<int>& keys = needs_.held_kv_blocks(i, j);
@@ -261,7 +261,7 @@ Axis GridProgram::row_axis_of_round(const Arrived& column) {
 
 /// The column axis of one round, whose queries are those of one row tile.
 Axis GridProgram::column_axis_of_round(const Arrived& row) {
-  Axis::Options options = column_options();
+  AxisOptions options = column_options();
   options.needs = [this, &row](int i, int kv) {
     return std::any_of(row.origins.begin(), row.origins.end(), [&](int j) {
       const std::vector<int>& queries = needs_.q_blocks(i, j);
@@ -356,7 +356,7 @@ RankProgram GridProgram::backward() {
   // after the columns, because Delta is computed in the first step.
   steps_.emplace(
       grid_, routes_,
-      GridSteps::Options{
+      GridStepsOptions{
           .place = place_, .pass = Pass::Backward, .start = start, .row_start = start + 1});
   spread_columns({k, v});
   std::vector<Arrived> rows =
@@ -365,10 +365,10 @@ RankProgram GridProgram::backward() {
   for (std::vector<Arrived>& slice : slices_) column_.open_sums(slice, {Tensor::DK, Tensor::DV});
   for_each_pair(rows, slices_, [&](const TilePair& pair) {
     const auto q_view = [&](int tile) {
-      return builder_.part(tile, pair.q_heads, pair.seen.q_blocks);
+      return builder_.part(tile, pair.q_heads, pair.visible.q_blocks);
     };
     const auto kv_view = [&](int tile) {
-      return builder_.part(tile, pair.column.heads, pair.seen.kv_blocks);
+      return builder_.part(tile, pair.column.heads, pair.visible.kv_blocks);
     };
     builder_.compute(
         pair.step, OpKind::AttendGrad,

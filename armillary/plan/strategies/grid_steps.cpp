@@ -6,7 +6,7 @@
 
 namespace armillary::plan {
 
-GridSteps::GridSteps(const Grid& grid, const GridRoutes& routes, const Options& options)
+GridSteps::GridSteps(const Grid& grid, const GridRoutes& routes, const GridStepsOptions& options)
     : grid_(grid), routes_(routes), place_(options.place) {
   const int start = options.start;
   const int row_start = options.row_start;

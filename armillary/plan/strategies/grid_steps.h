@@ -20,19 +20,21 @@
 
 namespace armillary::plan {
 
+/// One rank in one pass.
+struct GridStepsOptions {
+  GridPlace place;  ///< The rank's place in the grid.
+  Pass pass = Pass::Forward;
+  /// First step that can compute; tiles of the columns leave in it.
+  int start = 0;
+  /// Step in which tiles of the rows leave: `start` or the step after it.
+  int row_start = 0;
+};
+
 /// The steps of one rank in one pass.
 class GridSteps {
  public:
-  struct Options {
-    Place place;  ///< The rank's place in the grid.
-    Pass pass = Pass::Forward;
-    /// First step that can compute; tiles of the columns leave in it.
-    int start = 0;
-    /// Step in which tiles of the rows leave: `start` or the step after it.
-    int row_start = 0;
-  };
   /// `grid` and `routes` must outlive the object.
-  GridSteps(const Grid& grid, const GridRoutes& routes, const Options& options);
+  GridSteps(const Grid& grid, const GridRoutes& routes, const GridStepsOptions& options);
 
   /// Departures of K, V on the column, one step later for each slice, and of the row's tiles.
   Departure columns(int slice) const;
@@ -59,7 +61,7 @@ class GridSteps {
 
   const Grid& grid_;
   const GridRoutes& routes_;
-  Place place_;
+  GridPlace place_;
   Departure columns_;
   Departure rows_;
   /// Steps in which the last tile of the column and of the row are usable.

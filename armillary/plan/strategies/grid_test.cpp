@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/testing/broken_plan.h"
 #include "armillary/plan/testing/every_strategy.h"
 #include "armillary/plan/testing/grid_plan.h"
@@ -80,51 +80,53 @@ struct Case {
   bool return_lse;
 };
 
-std::string describe(const Case& made, int world) {
-  return fmt::format("{}, world {}, {}, {} of {} x {}, heads {}/{}, return_lse {}", made.strategy,
-                     world, made.layout, made.masked.mask, made.masked.lengths.q,
-                     made.masked.lengths.kv, made.heads.q, made.heads.kv, made.return_lse);
+std::string describe(const Case& example, int world) {
+  return fmt::format("{}, world {}, {}, {} of {} x {}, heads {}/{}, return_lse {}",
+                     example.strategy, world, example.layout, example.masked.mask,
+                     example.masked.lengths.q, example.masked.lengths.kv, example.heads.q,
+                     example.heads.kv, example.return_lse);
 }
 
 /// Adds the cases of one strategy, layout and number of heads: a random part unless all are wanted.
 void add_cases(std::vector<Case>& cases, const Case& base, int world, std::mt19937& random) {
   for (const std::int64_t n : {0, 1, world - 1, 2 * world + 7, 257}) {
     for (const GridMask& masked : masks(n)) {
-      Case made = base;
-      made.masked = masked;
-      made.return_lse = random() % 2 == 0;
+      Case example = base;
+      example.masked = masked;
+      example.return_lse = random() % 2 == 0;
       const unsigned one_in = kSlower * (world > 8 ? 128 : 32);
-      if (test_all() || random() % one_in == 0) cases.push_back(made);
+      if (test_all() || random() % one_in == 0) cases.push_back(example);
     }
   }
 }
 
 std::vector<Case> cases(int world) {
   std::mt19937 random(test_seed() + static_cast<unsigned>(world));
-  std::vector<Case> made;
+  std::vector<Case> examples;
   for (const GridHeads heads : kHeads) {
     const Problem any{.world = world, .heads = heads.q, .kv_heads = heads.kv};
     for (const std::string& strategy : every_strategy(any)) {
       for (const char* layout : {"contiguous", "zigzag", "striped", "striped:8", "balanced"}) {
-        add_cases(made, {.strategy = strategy, .layout = layout, .heads = heads}, world, random);
+        add_cases(examples, {.strategy = strategy, .layout = layout, .heads = heads}, world,
+                  random);
       }
     }
   }
-  return made;
+  return examples;
 }
 
-void prove(const Case& made, int world) {
+void prove(const Case& example, int world) {
   const Problem problem{.world = world,
-                        .heads = made.heads.q,
-                        .kv_heads = made.heads.kv,
+                        .heads = example.heads.q,
+                        .kv_heads = example.heads.kv,
                         .head_dim = 8,
                         .value_dim = 4,
                         .dtype = Dtype::Bf16,
-                        .mask = parse_mask(made.masked.mask, made.masked.lengths),
-                        .layout = parse_layout(made.layout),
-                        .return_lse = made.return_lse,
-                        .wire = made.return_lse ? Wire::Input : Wire::Accumulator};
-  const Strategy strategy = parse_strategy(made.strategy);
+                        .mask = parse_mask(example.masked.mask, example.masked.lengths),
+                        .layout = parse_layout(example.layout),
+                        .return_lse = example.return_lse,
+                        .wire = example.return_lse ? Wire::Input : Wire::Accumulator};
+  const Strategy strategy = parse_strategy(example.strategy);
   const std::vector<Diagnostic> exact;
   const Plan forward = make_plan(problem, strategy, Pass::Forward);
   const Plan backward = make_plan(problem, strategy, Pass::Backward);
@@ -140,9 +142,9 @@ class GridTest : public testing::TestWithParam<int> {};
 
 TEST_P(GridTest, PlansAreExact) {
   const std::vector<Case> all = cases(GetParam());
-  for (const Case& made : all) {
-    SCOPED_TRACE(describe(made, GetParam()));
-    prove(made, GetParam());
+  for (const Case& example : all) {
+    SCOPED_TRACE(describe(example, GetParam()));
+    prove(example, GetParam());
     if (HasFailure()) return;
   }
   fmt::print("{} problems\n", all.size());
@@ -156,7 +158,7 @@ TEST(Grid, PlacesAreANumberingOfTheRanks) {
                            Grid{1, 1, 7}, Grid{2, 3, 5}, Grid{3, 2, 2}}) {
     const int world = grid.u * grid.rq * grid.rk;
     for (Rank rank = 0; rank < world; ++rank) {
-      const Place place = place_of(grid, rank);
+      const GridPlace place = place_of(grid, rank);
       EXPECT_EQ(rank_of(grid, place), rank);
       EXPECT_LT(place.h, grid.u);
       EXPECT_LT(place.i, grid.rq);

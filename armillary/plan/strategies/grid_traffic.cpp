@@ -11,9 +11,9 @@ namespace armillary::plan {
 namespace {
 
 /// Head counts of the head groups, and bytes per element: the cost of a token.
-class Costs {
+class TokenCosts {
  public:
-  Costs(const Problem& problem, const Grid& grid)
+  TokenCosts(const Problem& problem, const Grid& grid)
       : problem_(problem),
         grid_(grid),
         word_(bytes_of(problem.dtype)),
@@ -73,7 +73,7 @@ class Costs {
 };
 
 /// Bytes on the u axis: Q, K, V and Out (Lse too if it is a result), or dOut, dQ, dK and dV.
-std::int64_t sent_by_head_exchange(const GridContext& context, const Costs& costs, Pass pass) {
+std::int64_t sent_by_head_exchange(const GridContext& context, const TokenCosts& costs, Pass pass) {
   const Blocks& blocks = context.blocks;
   const Needs& needs = context.needs;
   std::int64_t bytes = 0;
@@ -104,12 +104,12 @@ std::int64_t sent_by_head_exchange(const GridContext& context, const Costs& cost
 }
 
 /// Bytes of K, V to their holders (forward), or of dK, dV back to their owners.
-std::int64_t sent_by_transpose(const GridContext& context, const Costs& costs) {
+std::int64_t sent_by_transpose(const GridContext& context, const TokenCosts& costs) {
   const Blocks& blocks = context.blocks;
   std::int64_t bytes = 0;
   for (int kv = 0; kv < static_cast<int>(blocks.kv.size()); ++kv) {
-    const Place owner = place_of(context.grid, blocks.kv[kv].owner);
-    const Place holder = kv_holder(context.grid, owner);
+    const GridPlace owner = place_of(context.grid, blocks.kv[kv].owner);
+    const GridPlace holder = kv_holder(context.grid, owner);
     if ((holder.i == owner.i && holder.j == owner.j) || !context.needs.kv_used(kv)) continue;
     bytes += blocks.kv[kv].tokens() * costs.all_kv_heads() * (costs.d() + costs.e()) * costs.word();
   }
@@ -122,7 +122,7 @@ std::int64_t others_who_need(const BlockIds& members, int origin) {
 }
 
 /// Bytes of K, V along columns, and in backward of as many sums of dK, dV.
-std::int64_t sent_on_columns(const GridContext& context, const Costs& costs, Pass pass) {
+std::int64_t sent_on_columns(const GridContext& context, const TokenCosts& costs, Pass pass) {
   const Blocks& blocks = context.blocks;
   const std::int64_t word = costs.word() + (pass == Pass::Backward ? costs.sum() : 0);
   std::int64_t bytes = 0;
@@ -136,7 +136,7 @@ std::int64_t sent_on_columns(const GridContext& context, const Costs& costs, Pas
 
 /// Bytes along rows: Q and as many partial results (Out, Lse), or Q, dOut, Lse, Delta and as many
 /// sums of dQ.
-std::int64_t sent_on_rows(const GridContext& context, const Costs& costs, Pass pass) {
+std::int64_t sent_on_rows(const GridContext& context, const TokenCosts& costs, Pass pass) {
   const Blocks& blocks = context.blocks;
   const std::int64_t both_ways =
       pass == Pass::Forward ? costs.d() * costs.word() + costs.e() * costs.sum() + costs.statistic()
@@ -157,7 +157,7 @@ std::int64_t sent_bytes(const Problem& problem, const Blocks& blocks, const Need
                         const Grid& grid, Pass pass) {
   ARMILLARY_CHECK(!grid.resend_each_round);
   const GridContext context{problem, blocks, needs, grid};
-  const Costs costs(problem, grid);
+  const TokenCosts costs(problem, grid);
   return (grid.u > 1 ? sent_by_head_exchange(context, costs, pass) : 0) +
          (grid.transposed ? sent_by_transpose(context, costs) : 0) +
          sent_on_columns(context, costs, pass) + sent_on_rows(context, costs, pass);

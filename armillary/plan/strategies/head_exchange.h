@@ -61,7 +61,7 @@ class HeadExchange {
   const Blocks& blocks_;
   const Needs& needs_;
   Grid grid_;
-  Place place_;
+  GridPlace place_;
 };
 
 inline constexpr Lane kHeadLane = 1;

@@ -13,7 +13,7 @@ KvTranspose::KvTranspose(ProgramBuilder& builder, const GridContext& context, Ra
 /// True if this rank holds its own K, V.
 
 bool KvTranspose::stays() const {
-  const Place source = kv_source(grid_, place_);
+  const GridPlace source = kv_source(grid_, place_);
   return source.i == place_.i && source.j == place_.j;
 }
 

@@ -45,7 +45,7 @@ class KvTranspose {
   ProgramBuilder& builder_;
   const Needs& needs_;
   Grid grid_;
-  Place place_;
+  GridPlace place_;
   Lanes lanes_;
 };
 

@@ -36,7 +36,7 @@
 #include <string_view>
 #include <vector>
 
-#include "armillary/plan/block_ids.h"
+#include "armillary/plan/program/block_ids.h"
 
 namespace armillary::plan {
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/hazards.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/program/hazards.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/testing/every_strategy.h"
 
 namespace armillary::plan {
@@ -158,7 +158,8 @@ Lanes lanes_of(const Plan& plan) {
     for (const Op& op : program.ops) {
       if (op.kind != OpKind::Send || op.collective == Collective::AllToAll) continue;
       const Tile& tile = program.tiles[op.views[0].tile];
-      const bool result = plan.pass == Pass::Forward ? tile.partial : tile.tensor >= Tensor::DQ;
+      const bool result =
+          plan.pass == Pass::Forward ? tile.partial : Tensor(tile.tensor) >= Tensor::DQ;
       (result ? lanes.home : lanes.out).insert({tile.tensor, op.lane});
     }
   }

@@ -1,4 +1,4 @@
-// presets.cpp: the schedule of a pair of grids, and the parsing of keys that presets share.
+// presets.cpp: the schedule of a pair of grids, and the checks that presets share.
 //
 // A GridPass holds what all ranks of one pass share: who needs which block, the grid with its rings
 // shortened, its routes. Making the program of one rank then needs no more shared work.
@@ -17,11 +17,11 @@ namespace {
 /// A grid in one pass, and everything that its ranks share. `needs` belongs to the grid as given:
 /// shorter rings do not change who needs a block.
 struct GridPass {
-  GridPass(const PlanContext& context, const Grid& given, Pass which)
+  GridPass(const PlanContext& context, const Grid& shape, Pass which)
       : context(context),
         pass(which),
-        needs(given, context.blocks, context.visibility),
-        grid(with_shorter_rings(context.blocks, needs, given)),
+        needs(shape, context.blocks, context.visibility),
+        grid(with_shorter_rings(context.blocks, needs, shape)),
         routes(grid) {}
   RankProgram program(Rank rank) const {
     return grid_program({context.problem, context.blocks, needs, grid}, routes, pass, rank);
@@ -79,38 +79,23 @@ std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const 
   return std::make_unique<const GridSchedule>(context, grids);
 }
 
-PassGrids with_sides(const Grid& forward, const Strategy& strategy, const std::string& otherwise) {
-  const auto given = strategy.keys.find("backward");
-  const std::string side = given == strategy.keys.end() ? otherwise : given->second;
-  if (side == "kv") return forward;
-  // "cheaper": forward's grid is first, so it is taken if both send the same.
-  if (side == "q") return {forward, {sides_exchanged(forward)}};
+PassGrids with_sides(const Grid& forward, BackwardSide backward) {
+  if (backward == BackwardSide::Kv) return forward;
+  // Cheaper: forward's grid is first, so it is taken if both send the same.
+  if (backward == BackwardSide::Q) return {forward, {sides_exchanged(forward)}};
   return {forward, {forward, sides_exchanged(forward)}};
 }
 
 /// `check` and `schedule` both call `grids`: once for its errors, once for its value.
 StrategyDefinition grid_strategy(
-    StrategyInfo info, const std::function<PassGrids(const Problem&, const Strategy&)>& grids,
-    Variants variants) {
+    StrategyInfo info, const std::function<PassGrids(const Problem&, const Strategy&)>& grids) {
   return {.info = std::move(info),
           .check = [grids](const Problem& problem,
                            const Strategy& strategy) { grids(problem, strategy); },
           .schedule =
               [grids](const PlanContext& context, const Strategy& strategy) {
                 return grid_schedule(context, grids(context.problem, strategy));
-              },
-          .variants = std::move(variants)};
-}
-
-/// Values were checked against StrategyInfo before, so stoi gets a whole number of at least 1.
-int number(const Strategy& strategy, const std::string& key, int otherwise) {
-  const auto found = strategy.keys.find(key);
-  return found == strategy.keys.end() ? otherwise : std::stoi(found->second);
-}
-
-bool has(const Strategy& strategy, const std::string& key, const std::string& value) {
-  const auto found = strategy.keys.find(key);
-  return found != strategy.keys.end() && found->second == value;
+              }};
 }
 
 std::vector<int> inner_divisors(int n) {
@@ -121,21 +106,11 @@ std::vector<int> inner_divisors(int n) {
   return divisors;
 }
 
-Variants each_inner_divisor(std::string key) {
-  return [key = std::move(key)](const Problem& problem) {
-    std::vector<std::map<std::string, std::string>> variants;
-    for (const int d : inner_divisors(problem.world))
-      variants.push_back({{key, std::to_string(d)}});
-    return variants;
-  };
-}
-
-void require_divides_world(const Problem& problem, const Strategy& strategy, const std::string& key,
-                           int value) {
-  if (problem.world % value == 0) return;
+void require_divides_world(const Problem& problem, const KeyNumber& key) {
+  if (problem.world % key.value == 0) return;
   fail<InvalidArgument>("{}: {}={} with world {}; {} must divide world; nearest: {}={}",
-                        strategy.name, key, value, problem.world, key, key,
-                        nearest_divisor(problem.world, value));
+                        key.strategy, key.key, key.value, problem.world, key.key, key.key,
+                        nearest_divisor(problem.world, key.value));
 }
 
 void require_heads(const Problem& problem, int u, const Strategy& strategy) {

@@ -3,19 +3,20 @@
 // Most of them are presets: a grid for forward, one or more for backward, and a check of the keys.
 // A preset is one call of `grid_strategy` in a file of its own, for example ring.cpp:
 //
-//   grid_strategy({.name = "ring", ...}, [](const Problem& problem, const Strategy& strategy) {
-//     return with_sides({.rq = problem.world}, strategy, "kv");
+//   grid_strategy<RingOptions>({.name = "ring", ...}, [](const Problem& problem, auto& options) {
+//     return with_sides({.rq = problem.world}, options.backward);
 //   });
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/schedule.h"
 #include "armillary/plan/strategies/grid.h"
+#include "armillary/plan/strategies/option_keys.h"
+#include "armillary/plan/strategies/options.h"
+#include "armillary/plan/strategies/schedule.h"
 
 namespace armillary::plan {
 
@@ -50,41 +51,67 @@ struct PassGrids {
   std::vector<Grid> backward;
 };
 
-/// Values of the key `backward` of a strategy that lets either side travel on its columns there: K,
-/// V as in forward, or the query side.
-inline constexpr const char* kSides = "kv|q|cheaper";
+/// The key `backward` of a strategy that lets either side travel on its columns there.
+template <class O>
+StrategyKey backward_key() {
+  return choice_key(
+      "backward", &O::backward,
+      {{"kv", BackwardSide::Kv}, {"q", BackwardSide::Q}, {"cheaper", BackwardSide::Cheaper}});
+}
 
-/// Values of the key `qkv` of a strategy that trades tokens for heads.
-inline constexpr const char* kPacking = "separate|packed";
+/// The key `qkv` of a strategy that trades tokens for heads.
+template <class O>
+StrategyKey packing_key() {
+  return choice_key("qkv", &O::packed, {{"separate", false}, {"packed", true}});
+}
 
-/// Grids of the key `backward`: `kv` is forward's grid, `q` has its sides exchanged, `cheaper`
-/// offers both. `otherwise` is the value if the key is not given.
-PassGrids with_sides(const Grid& forward, const Strategy& strategy, const std::string& otherwise);
+/// Grids of a side in backward: `Kv` is forward's grid, `Q` has its sides exchanged, `Cheaper`
+/// offers both.
+PassGrids with_sides(const Grid& forward, BackwardSide backward);
 
 /// A schedule of grids, each made shorter by `with_shorter_rings` for the mask at hand.
 std::unique_ptr<const Schedule> grid_schedule(const PlanContext& context, const PassGrids& grids);
 
 /// A strategy that is a grid for every problem. `grids` throws InvalidArgument for a problem that
 /// it cannot solve, with the nearest legal choice; it is called by `check` and by `schedule`.
-using Variants = decltype(StrategyDefinition::variants);
 StrategyDefinition grid_strategy(
-    StrategyInfo info, const std::function<PassGrids(const Problem&, const Strategy&)>& grids,
-    Variants variants = {});
+    StrategyInfo info, const std::function<PassGrids(const Problem&, const Strategy&)>& grids);
 
-/// The value of a key as a number, or `otherwise` if the key is not given.
-int number(const Strategy& strategy, const std::string& key, int otherwise = 1);
-/// True if the key is given with this value; a key without a value has the value "".
-bool has(const Strategy& strategy, const std::string& key, const std::string& value);
+/// The variants of StrategyDefinition, of the options of one strategy.
+template <class O>
+using VariantsOf = std::function<std::vector<O>(const Problem&)>;
+template <class O>
+decltype(StrategyDefinition::variants) erased(VariantsOf<O> variants) {
+  return [variants = std::move(variants)](const Problem& problem) {
+    const std::vector<O> typed = variants(problem);
+    return std::vector<Options>(typed.begin(), typed.end());
+  };
+}
+
+/// The same for a strategy that has options.
+template <class O>
+StrategyDefinition grid_strategy(StrategyInfo info,
+                                 const std::function<PassGrids(const Problem&, const O&)>& grids,
+                                 VariantsOf<O> variants = {}) {
+  StrategyDefinition definition =
+      grid_strategy(std::move(info), [grids](const Problem& problem, const Strategy& strategy) {
+        return grids(problem, strategy.as<O>());
+      });
+  if (variants) definition.variants = erased<O>(std::move(variants));
+  return definition;
+}
 
 /// Divisors of n except 1 and n, ascending: 2, 3, 4 and 6 for 12.
 std::vector<int> inner_divisors(int n);
-/// One variant `{key, d}` for each inner divisor d of the world.
-Variants each_inner_divisor(std::string key);
 
-/// @throws InvalidArgument unless `value` of `key` divides the world; names the nearest value that
-/// does.
-void require_divides_world(const Problem& problem, const Strategy& strategy, const std::string& key,
-                           int value);
+/// A key and its value, for errors.
+struct KeyNumber {
+  const char* strategy;
+  const char* key;
+  int value;
+};
+/// @throws InvalidArgument unless the value divides the world; names the nearest value that does.
+void require_divides_world(const Problem& problem, const KeyNumber& key);
 
 /// @throws InvalidArgument if u exceeds the number of query heads.
 void require_heads(const Problem& problem, int u, const Strategy& strategy);

@@ -70,6 +70,7 @@ class SlotPool {
 
 ProgramBuilder::ProgramBuilder(const Problem& problem, const Blocks& blocks, Rank rank)
     : problem_(problem), blocks_(blocks) {
+  program_.words = &attention_words();
   program_.rank = rank;
 }
 

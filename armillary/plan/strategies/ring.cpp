@@ -5,9 +5,9 @@
 namespace armillary::plan {
 
 StrategyDefinition ring() {
-  return grid_strategy(
+  return grid_strategy<RingOptions>(
       {.name = "ring",
-       .keys = {{"backward", kSides}},
+       .keys = {backward_key<RingOptions>()},
        .summary = "K,V walk a ring; queries stay (any layout: zigzag, striped)",
        .paper = "Liu et al. 2023, arXiv:2310.01889, section 3",
        .bytes = "2 Dk N (1 - 1/P) forward; as much again backward, and dK, dV in accumulator "
@@ -20,8 +20,8 @@ StrategyDefinition ring() {
                   "under other layouts. backward=q lets Q, dOut, Lse, Delta walk instead of K, V; "
                   "cheaper takes of the two what sends less with these heads and this mask.",
        .shortens_rings = true},
-      [](const Problem& problem, const Strategy& strategy) {
-        return with_sides({.rq = problem.world}, strategy, "kv");
+      [](const Problem& problem, const RingOptions& options) {
+        return with_sides({.rq = problem.world}, options.backward);
       });
 }
 

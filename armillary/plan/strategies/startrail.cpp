@@ -21,7 +21,7 @@ class StarTrailSchedule : public Schedule {
 
   // A rotation that keeps teams and rings adds one number to a rank's member, place in its group
   // and group. The hop exchanges these three digits, so they must have one size: a group has one
-  // team, or as many as a team has members (docs/notes/folding.md).
+  // team, or as many as a team has members (armillary/plan/fold.md).
   Rotations rotations(Pass /*pass*/) const override {
     const int c = shared_.teams.c;
     const int group = shared_.teams.group_size();
@@ -35,18 +35,17 @@ class StarTrailSchedule : public Schedule {
   TeamContext shared_;
 };
 
-/// The teams that the keys ask for. C^2 must divide the world: P/C teams fall into C groups.
+/// The teams that the options ask for. C^2 must divide the world: P/C teams fall into C groups.
 /// @throws InvalidArgument otherwise, with the nearest C below.
-Teams teams_of(const Problem& problem, const Strategy& strategy) {
-  const int c = number(strategy, "c");
+Teams teams_of(const Problem& problem, const StartrailOptions& options) {
+  const int c = options.c;
   if (problem.world % (std::int64_t{c} * c) != 0) {
     int nearest = std::min(c, static_cast<int>(std::sqrt(problem.world)));
     while (problem.world % (nearest * nearest) != 0) --nearest;
     fail<InvalidArgument>("startrail: c={} with world {}; c^2 must divide world; nearest: c={}", c,
                           problem.world, nearest);
   }
-  return {
-      .c = c, .teams = problem.world / c, .teams_inside = !has(strategy, "placement", "p2p_intra")};
+  return {.c = c, .teams = problem.world / c, .teams_inside = !options.rings_inside};
 }
 
 }  // namespace
@@ -55,7 +54,9 @@ StrategyDefinition startrail() {
   return {
       .info =
           {.name = "startrail",
-           .keys = {{"c", "C", true}, {"placement", "p2p_intra|collect_intra"}},
+           .keys = {number_key("c", "C", &StartrailOptions::c, kRequired),
+                    choice_key("placement", &StartrailOptions::rings_inside,
+                               {{"p2p_intra", true}, {"collect_intra", false}})},
            .summary = "teams of C gather Q,K,V; K,V walk sub-rings of P/C^2 steps",
            .paper = "StarTrail (WallFacer), arXiv:2407.00611, sections 3 and 4",
            .bytes = "4 N H (C - 1)/P in teams, 2 N H C/P first hop, 2 N H (1/C - C/P) on rings "
@@ -70,21 +71,20 @@ StrategyDefinition startrail() {
                "(collect_intra) or rings (p2p_intra).",
            .shortens_rings = true},
       .check = [](const Problem& problem,
-                  const Strategy& strategy) { teams_of(problem, strategy); },
+                  const Strategy& strategy) { teams_of(problem, strategy.as<StartrailOptions>()); },
       .schedule =
           [](const PlanContext& context, const Strategy& strategy) {
-            return std::make_unique<const StarTrailSchedule>(context,
-                                                             teams_of(context.problem, strategy));
+            return std::make_unique<const StarTrailSchedule>(
+                context, teams_of(context.problem, strategy.as<StartrailOptions>()));
           },
-      .variants =
-          [](const Problem& problem) {
-            std::vector<std::map<std::string, std::string>> variants;
-            for (int c = 2; c * c <= problem.world; ++c) {
-              variants.push_back({{"c", std::to_string(c)}});
-              variants.push_back({{"c", std::to_string(c)}, {"placement", "p2p_intra"}});
-            }
-            return variants;
-          }};
+      .variants = erased<StartrailOptions>([](const Problem& problem) {
+        std::vector<StartrailOptions> variants;
+        for (int c = 2; c * c <= problem.world; ++c) {
+          variants.push_back({.c = c});
+          variants.push_back({.c = c, .rings_inside = true});
+        }
+        return variants;
+      })};
 }
 
 }  // namespace armillary::plan

@@ -50,9 +50,9 @@ class TeamProgram {
   int input(Tensor tensor) { return builder_.input(tensor, heads(tensor), own(tensor)); }
   int output(Tensor tensor) { return builder_.output(tensor, heads(tensor), own(tensor)); }
   int saved(Tensor tensor) { return builder_.saved(tensor, heads(tensor), own(tensor)); }
-  Axis::Options stay_options();
-  Axis::Options walk_options();
-  Axis::Options ring_options();
+  AxisOptions stay_options();
+  AxisOptions walk_options();
+  AxisOptions ring_options();
   /// Spreads all heads of `tensors` in steps that follow each other.
   std::vector<Arrived> spread(Axis& axis, const std::vector<Tensor>& tensors,
                               const std::vector<int>& tiles, int own_usable, int departure) const {
@@ -80,7 +80,7 @@ class TeamProgram {
 
 /// Member a of the team needs a block if any team whose tiles come to it on the ring sees the
 /// block.
-Axis::Options TeamProgram::stay_options() {
+AxisOptions TeamProgram::stay_options() {
   return {.route = &shared_.team_route,
           .return_route = &shared_.team_route,
           .me = me_.member,
@@ -99,15 +99,15 @@ Axis::Options TeamProgram::stay_options() {
 }
 
 /// Member a of the team needs a block if the group that it seeds does.
-Axis::Options TeamProgram::walk_options() {
-  Axis::Options options = stay_options();
+AxisOptions TeamProgram::walk_options() {
+  AxisOptions options = stay_options();
   options.blocks = [this](int a) { return walk_.of({me_.team, a}); };
   options.needs = [this](int a, int block) { return walk_.meets_group(block, a); };
   return options;
 }
 
 /// Member x of the ring begins with the tiles of team x * C + me_.member, which hopped to it.
-Axis::Options TeamProgram::ring_options() {
+AxisOptions TeamProgram::ring_options() {
   const int group = me_.team / teams_.group_size();
   const int first = group * teams_.group_size();
   return {

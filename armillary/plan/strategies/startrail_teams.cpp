@@ -2,11 +2,11 @@
 
 namespace armillary::plan {
 
-TeamContext::TeamContext(const PlanContext& given, const Teams& of)
-    : context(given),
+TeamContext::TeamContext(const PlanContext& base, const Teams& of)
+    : context(base),
       teams(of),
-      q(of, given, MaskSide::Queries),
-      kv(of, given, MaskSide::Keys),
+      q(of, base, MaskSide::Queries),
+      kv(of, base, MaskSide::Keys),
       team_route(Movement::Gather, of.c),
       ring_routes{Route(Movement::Ring, of.group_size()), Route(Movement::Ring, of.group_size())} {
   // Rings go to the side on which tiles pass fewer members.

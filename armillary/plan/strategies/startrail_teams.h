@@ -26,8 +26,8 @@
 #include <iterator>
 #include <vector>
 
-#include "armillary/plan/schedule.h"
 #include "armillary/plan/strategies/movement.h"
+#include "armillary/plan/strategies/schedule.h"
 
 namespace armillary::plan {
 

@@ -188,11 +188,11 @@ TEST(StarTrail, BackwardWalksTheSameWays) {
     written.walk(of.intra_dim == 1 ? 1 : 3, written.hop(2, walking), walking);
     Moves moves = moves_of(paper_plan(of.world(), of.key(), Pass::Backward));
     Moves home;
-    for (const Moved& moved : moves) {
+    for (const MovedBlock& moved : moves) {
       if (moved.tensor == Tensor::DQ)
         home.insert({0, moved.from, moved.to, Tensor::DQ, moved.owner});
     }
-    std::erase_if(moves, [](const Moved& moved) { return moved.tensor >= Tensor::DQ; });
+    std::erase_if(moves, [](const MovedBlock& moved) { return moved.tensor >= Tensor::DQ; });
     expect_same(moves, written.moves);
 
     Teamwork back(of);

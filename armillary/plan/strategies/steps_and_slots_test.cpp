@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/testing/every_strategy.h"
 #include "armillary/plan/testing/grid_plan.h"
 #include "armillary/plan/testing/paper_plan.h"
@@ -218,10 +218,10 @@ TEST(Steps, OfStarTrail) {
 /// StrategyInfo::shortens_rings must be true exactly for the strategies that have such rings.
 TEST(Steps, AreFewerUnderAMaskWhereRingsAreShorter) {
   const auto problem = [](const char* mask) {
-    Problem made = problem_of_world(16);
-    made.mask = parse_mask(mask, {96, 96});
-    made.layout = parse_layout("contiguous");
-    return made;
+    Problem problem = problem_of_world(16);
+    problem.mask = parse_mask(mask, {96, 96});
+    problem.layout = parse_layout("contiguous");
+    return problem;
   };
   std::set<std::string> shorter;
   for (const std::string& strategy : every_strategy(problem("full"))) {

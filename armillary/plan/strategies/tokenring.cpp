@@ -8,9 +8,13 @@
 namespace armillary::plan {
 
 StrategyDefinition tokenring() {
-  return grid_strategy(
+  return grid_strategy<TokenringOptions>(
       {.name = "tokenring",
-       .keys = {{"nodes", "M"}, {"inner", "tokenring|ring"}, {"tiles", "walk|stay"}},
+       .keys = {number_key("nodes", "M", &TokenringOptions::nodes),
+                choice_key("inner", &TokenringOptions::ring_inside,
+                           {{"tokenring", false}, {"ring", true}}),
+                choice_key("tiles", &TokenringOptions::tiles_stay,
+                           {{"walk", false}, {"stay", true}})},
        .summary = "Q walks a ring, (out, lse) go straight back; K,V ring between M nodes",
        .paper = "TokenRing, arXiv:2412.20501, sections 3.2 and 3.3",
        .bytes = "(2 + eps) Dq N (1 - 1/P) forward, (3 + 4/d) Dq N (1 - 1/P) backward",
@@ -25,30 +29,30 @@ StrategyDefinition tokenring() {
            "that. inner=ring is the other nesting: K, V walk a ring in each node, and Q goes to "
            "the next node after each round.",
        .shortens_rings = true},
-      [](const Problem& problem, const Strategy& strategy) {
-        const int nodes = number(strategy, "nodes");
-        require_divides_world(problem, strategy, "nodes", nodes);
+      [](const Problem& problem, const TokenringOptions& options) {
+        const int nodes = options.nodes;
+        require_divides_world(problem, {"tokenring", "nodes", nodes});
         // K, V move between nodes and Q inside a node, or the other way round with inner=ring.
         Grid backward{.rq = nodes,
                       .rk = problem.world / nodes,
                       .row = Movement::Ring,
                       .order = GridOrder::RowsInside};
-        if (has(strategy, "inner", "ring")) {
+        if (options.ring_inside) {
           std::swap(backward.rq, backward.rk);
           backward.nesting = {GridAxis::Heads, GridAxis::Queries, GridAxis::Keys};
           backward.order = GridOrder::ColumnsInside;
         }
         // As in the paper, the inner axis sends its tiles in every round, in forward only.
         Grid forward = backward;
-        forward.resend_each_round = !has(strategy, "tiles", "stay");
+        forward.resend_each_round = !options.tiles_stay;
         return PassGrids(forward, {backward});
       },
       [](const Problem& problem) {
-        std::vector<std::map<std::string, std::string>> variants(1);
+        std::vector<TokenringOptions> variants(1);
         for (const int m : inner_divisors(problem.world)) {
-          variants.push_back({{"nodes", std::to_string(m)}});
-          variants.push_back({{"inner", "ring"}, {"nodes", std::to_string(m)}});
-          variants.push_back({{"nodes", std::to_string(m)}, {"tiles", "stay"}});
+          variants.push_back({.nodes = m});
+          variants.push_back({.nodes = m, .ring_inside = true});
+          variants.push_back({.nodes = m, .tiles_stay = true});
         }
         return variants;
       });

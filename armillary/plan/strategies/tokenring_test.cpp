@@ -138,7 +138,7 @@ std::vector<int> steps_waited(const Plan& plan, Tensor sum, int operand) {
       if (send.kind != OpKind::Send || program.tiles[send.views[0].tile].tensor != sum) continue;
       int last = -1;
       for (const Op& op : program.ops) {
-        if (!op.attends() && !op.attends_grad()) continue;
+        if (!attends(op) && !attends_grad(op)) continue;
         if (op.views[operand].tile == send.views[0].tile) last = std::max(last, op.step);
       }
       waited.push_back(send.step - last);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/testing/every_strategy.h"
 #include "armillary/plan/testing/grid_plan.h"
 #include "tests/sanitized.h"

@@ -5,9 +5,9 @@
 namespace armillary::plan {
 
 StrategyDefinition ulysses() {
-  return grid_strategy(
+  return grid_strategy<UlyssesOptions>(
       {.name = "ulysses",
-       .keys = {{"qkv", kPacking}},
+       .keys = {packing_key<UlyssesOptions>()},
        .summary = "all-to-all: heads for tokens and back; world <= heads",
        .paper = "Jacobs et al. 2023, arXiv:2309.14509, section 3",
        .bytes = "(2 Dq + 2 Dk) N/P (1 - 1/P) forward, the same backward",
@@ -17,9 +17,9 @@ StrategyDefinition ulysses() {
            "home. Each of K, V, Q leaves when it is projected, or all three in one all-to-all "
            "(qkv=packed). Backward finds Q, K, V, Out where forward left them. Refused only "
            "when P exceeds the query heads."},
-      [](const Problem& problem, const Strategy& strategy) {
-        require_heads(problem, problem.world, strategy);
-        return PassGrids({.u = problem.world, .packed = has(strategy, "qkv", "packed")});
+      [](const Problem& problem, const UlyssesOptions& options) {
+        require_heads(problem, problem.world, {"ulysses", options});
+        return PassGrids({.u = problem.world, .packed = options.packed});
       });
 }
 

@@ -5,10 +5,12 @@
 namespace armillary::plan {
 
 StrategyDefinition usp() {
-  return grid_strategy(
+  return grid_strategy<UspOptions>(
       {.name = "usp",
-       .keys =
-           {{"u", "U", true}, {"inner", "ulysses|ring"}, {"qkv", kPacking}, {"backward", kSides}},
+       .keys = {number_key("u", "U", &UspOptions::u, kRequired),
+                choice_key("inner", &UspOptions::inner,
+                           {{"ulysses", UspInner::Ulysses}, {"ring", UspInner::Ring}}),
+                packing_key<UspOptions>(), backward_key<UspOptions>()},
        .summary = "ulysses over u neighbours, ring over world / u groups, or the reverse",
        .paper = "Fang and Zhao 2024, arXiv:2405.07719, section 3",
        .bytes = "2 Dq N/P (1 - 1/u) + 2 max(Dk/u, d) N (1 - 1/P) forward",
@@ -18,21 +20,21 @@ StrategyDefinition usp() {
            "every u), not the strategy's. inner=ring puts the ring on neighbouring ranks. "
            "qkv as of ulysses, backward as of ring.",
        .shortens_rings = true},
-      [](const Problem& problem, const Strategy& strategy) {
-        const int u = number(strategy, "u");
-        require_divides_world(problem, strategy, "u", u);
-        require_heads(problem, u, strategy);
-        Grid grid{.u = u, .rq = problem.world / u, .packed = has(strategy, "qkv", "packed")};
-        if (has(strategy, "inner", "ring")) {
+      [](const Problem& problem, const UspOptions& options) {
+        const int u = options.u;
+        require_divides_world(problem, {"usp", "u", u});
+        require_heads(problem, u, {"usp", options});
+        Grid grid{.u = u, .rq = problem.world / u, .packed = options.packed};
+        if (options.inner == UspInner::Ring) {
           grid.nesting = {GridAxis::Queries, GridAxis::Keys, GridAxis::Heads};
         }
-        return with_sides(grid, strategy, "kv");
+        return with_sides(grid, options.backward);
       },
       [](const Problem& problem) {
-        std::vector<std::map<std::string, std::string>> variants;
+        std::vector<UspOptions> variants;
         for (const int u : inner_divisors(problem.world)) {
-          variants.push_back({{"u", std::to_string(u)}});
-          variants.push_back({{"u", std::to_string(u)}, {"inner", "ring"}});
+          variants.push_back({.u = u});
+          variants.push_back({.u = u, .inner = UspInner::Ring});
         }
         return variants;
       });

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/strategy.h"
-#include "armillary/plan/verify.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/plan/verify/verify.h"
 
 namespace armillary::plan {
 
@@ -33,7 +33,7 @@ inline Problem small_problem(int world) {
 ///   tiles   0 k, 1 v, 2 q: inputs   3 k', 4 v': from the other rank   5 o, 6 plse   7 out, 8 lse
 ///   ops     0 k>  1 k'<  2 v>  3 v'<  4 clear(5)  5 clear(6)  6 q*kv  7 q*kv'  8 finish
 inline Plan ring_forward(int world = 2) {
-  return make_plan(small_problem(world), {.name = "ring", .keys = {}}, Pass::Forward);
+  return make_plan(small_problem(world), {.name = "ring"}, Pass::Forward);
 }
 
 /// The backward plan of a ring of two ranks with one block each. The program of a rank is:
@@ -44,7 +44,7 @@ inline Plan ring_forward(int world = 2) {
 ///           9-10 clear(12, 13)  11 grad(q*kv')  12 copy(dq)
 ///           13 dk'>  14 dv'>  15 dk<  16 dv<  17-18 add  19 copy(dk)  20 copy(dv)
 inline Plan ring_backward() {
-  return make_plan(small_problem(2), {.name = "ring", .keys = {}}, Pass::Backward);
+  return make_plan(small_problem(2), {.name = "ring"}, Pass::Backward);
 }
 
 inline std::vector<Op>& ops(Plan& plan, Rank rank) {
@@ -87,27 +87,27 @@ inline View whole(const Plan& plan, Rank rank, int id) {
 inline Plan gradients_apart() {
   Problem problem = small_problem(1);
   problem.kv_heads = 1;
-  Plan plan = make_plan(problem, {.name = "ring", .keys = {}}, Pass::Backward);
+  Plan plan = make_plan(problem, {.name = "ring"}, Pass::Backward);
   const auto of = [&](Tensor tensor, bool partial) {
-    int found = 0;
-    while (tile(plan, 0, found).tensor != tensor || tile(plan, 0, found).partial != partial) {
-      ++found;
+    int number = 0;
+    while (tile(plan, 0, number).tensor != tensor || tile(plan, 0, number).partial != partial) {
+      ++number;
     }
-    return found;
+    return number;
   };
   const int sums[] = {of(Tensor::DK, true), of(Tensor::DV, true)};
   const int more[] = {add_tile_like(plan, 0, sums[0]), add_tile_like(plan, 0, sums[1])};
-  std::vector<Op> made;
+  std::vector<Op> others;
   for (Op op : ops(plan, 0)) {
     if (op.kind == OpKind::Copy && is_kv(tile(plan, 0, op.views[1].tile).tensor)) {
       op.views[1].tile = more[tile(plan, 0, op.views[1].tile).tensor == Tensor::DK ? 0 : 1];
     }
     if (op.kind != OpKind::AttendGrad) {
-      made.push_back(op);
+      others.push_back(op);
       continue;
     }
     for (const int i : {0, 1}) {
-      made.push_back({.kind = OpKind::Clear, .views = {whole(plan, 0, more[i])}});
+      others.push_back({.kind = OpKind::Clear, .views = {whole(plan, 0, more[i])}});
     }
     Op last = op;
     for (const std::size_t v : {0, 3, 4, 5, 6}) {
@@ -118,10 +118,10 @@ inline Plan gradients_apart() {
     const auto add = [&](int i) {
       return Op{.kind = OpKind::Add, .views = {whole(plan, 0, more[i]), whole(plan, 0, sums[i])}};
     };
-    made.insert(made.end(), {op, add(0), last, add(1)});
+    others.insert(others.end(), {op, add(0), last, add(1)});
   }
-  for (Op& op : made) op.step = 0;
-  ops(plan, 0) = made;
+  for (Op& op : others) op.step = 0;
+  ops(plan, 0) = others;
   return plan;
 }
 
@@ -137,9 +137,9 @@ using Breakage = std::function<void(Plan&)>;
 inline void expect_first(Plan plan, const Breakage& breakage, const Diagnostic& expected) {
   ASSERT_EQ(verify(plan), std::vector<Diagnostic>{}) << "before it is broken";
   breakage(plan);
-  const std::vector<Diagnostic> found = verify(plan);
-  ASSERT_FALSE(found.empty()) << "not caught: " << testing::PrintToString(expected);
-  EXPECT_EQ(found[0], expected);
+  const std::vector<Diagnostic> diagnostics = verify(plan);
+  ASSERT_FALSE(diagnostics.empty()) << "not caught: " << testing::PrintToString(expected);
+  EXPECT_EQ(diagnostics[0], expected);
 }
 
 inline void expect_first_forward(const Breakage& breakage, const Diagnostic& expected) {

@@ -28,7 +28,7 @@ class Volumes {
 
   /// u axis: Q, K, V to the head groups and Out back. Column: K, V of its other members.
   Volume forward(Rank rank) const {
-    const Share s = share(rank);
+    const RankNumbers s = share(rank);
     const std::int64_t kv = s.d + s.e;
     const Volume heads{
         .sent = s.n * (s.other_q * s.d + (all_kv() - s.k) * kv) + s.others * s.q * s.e,
@@ -40,7 +40,7 @@ class Volumes {
   /// groups read is summed at its owner, in accumulator precision. Column: K, V again, and dK, dV
   /// back in accumulator precision.
   Volume backward(Rank rank) const {
-    const Share s = share(rank);
+    const RankNumbers s = share(rank);
     const std::int64_t kv = s.d + s.e;
     Volume volume{.sent = s.word * (s.n * s.other_q * s.e + s.others * s.q * s.d),
                   .received = s.word * (s.others * s.q * s.e + s.n * s.other_q * s.d)};
@@ -56,14 +56,14 @@ class Volumes {
 
  private:
   /// The numbers of one rank that the formulas use.
-  struct Share {
+  struct RankNumbers {
     int h;                       ///< Head group.
     std::int64_t word, sum;      ///< Bytes of an element: of an input, and of a partial result.
     std::int64_t d, e;           ///< Dimensions of a key and of a value.
     std::int64_t n, others;      ///< Tokens of the rank, and of its partners on the u axis.
     std::int64_t q, other_q, k;  ///< Query heads of its group and of the others; its KV heads.
   };
-  Share share(Rank rank) const {
+  RankNumbers share(Rank rank) const {
     const int h = place_of({.u = u_}, rank).h;
     const std::int64_t q = heads(h).count();
     return {.h = h,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 
 namespace armillary::plan {
 

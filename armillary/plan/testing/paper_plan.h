@@ -16,20 +16,20 @@
 
 #include "armillary/plan/passes/lower.h"
 #include "armillary/plan/segments.h"
-#include "armillary/plan/strategy.h"
+#include "armillary/plan/strategies/strategy.h"
 
 namespace armillary::plan {
 
 /// A block that is sent, named after the rank that owns its tokens.
-struct Moved {
+struct MovedBlock {
   int step;
   Rank from;
   Rank to;
   Tensor tensor;
   Rank owner;
   auto key() const { return std::tie(step, from, to, tensor, owner); }
-  bool operator<(const Moved& other) const { return key() < other.key(); }
-  bool operator==(const Moved& other) const = default;
+  bool operator<(const MovedBlock& other) const { return key() < other.key(); }
+  bool operator==(const MovedBlock& other) const = default;
 };
 
 /// Queries of one rank that are attended with keys of another, on rank `at`.
@@ -43,10 +43,10 @@ struct Met {
   bool operator==(const Met& other) const = default;
 };
 
-using Moves = std::set<Moved>;
+using Moves = std::set<MovedBlock>;
 using Meetings = std::set<Met>;
 
-inline std::ostream& operator<<(std::ostream& stream, const Moved& moved) {
+inline std::ostream& operator<<(std::ostream& stream, const MovedBlock& moved) {
   return stream << "step " << moved.step << ": " << to_string(moved.tensor) << " of " << moved.owner
                 << ", " << moved.from << " -> " << moved.to << '\n';
 }
@@ -93,7 +93,7 @@ inline Meetings meetings_of(const Plan& plan) {
   Meetings meetings;
   for (const RankProgram& program : plan.ranks) {
     for (const Op& op : program.ops) {
-      if (!op.attends() && !op.attends_grad()) continue;
+      if (!attends(op) && !attends_grad(op)) continue;
       for (const Rank q : owners(plan, program, op.views[0])) {
         for (const Rank kv : owners(plan, program, op.views[1])) {
           meetings.insert({op.step, program.rank, q, kv});
@@ -136,7 +136,7 @@ inline std::vector<int> calls_of(const Plan& plan) {
   std::vector<int> calls(lowered.ranks.size());
   for (const RankProgram& program : lowered.ranks) {
     for (const Op& op : program.ops) {
-      if (!op.attends() && !op.attends_grad()) continue;
+      if (!attends(op) && !attends_grad(op)) continue;
       const std::vector<LocatedView> located = locate(lowered.blocks, program, op);
       for (const Segment& q : located[0].segments) {
         for (const Segment& kv : located[1].segments) {

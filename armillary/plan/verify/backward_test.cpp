@@ -48,17 +48,17 @@ TEST(VerifyTwice, NoRowPassesDeltaOnTwoRanks) {
   Plan plan = ring_backward();
   const Views views = share(plan);
   insert(plan, 1, 3, {.kind = OpKind::Delta, .views = views});
-  const std::vector<Diagnostic> found = verify(plan);
-  ASSERT_EQ(found.size(), 1U);
-  EXPECT_EQ(found[0].rule, "twice");
-  EXPECT_EQ(found[0].text, "query block 0 passes delta twice: delta{0} heads 0-4");
+  const std::vector<Diagnostic> diagnostics = verify(plan);
+  ASSERT_EQ(diagnostics.size(), 1U);
+  EXPECT_EQ(diagnostics[0].rule, "twice");
+  EXPECT_EQ(diagnostics[0].text, "query block 0 passes delta twice: delta{0} heads 0-4");
 }
 
 /// Also rows that see no key, whose delta no op reads.
 TEST(VerifyComplete, EveryRowPassesDelta) {
   Problem problem = small_problem(2);
   problem.mask = parse_mask("bands:0-4/0-8/..", {.q = 8, .kv = 8});
-  expect_first(make_plan(problem, {.name = "ring", .keys = {}}, Pass::Backward),
+  expect_first(make_plan(problem, {.name = "ring"}, Pass::Backward),
                [](Plan& p) {
                  std::erase_if(ops(p, 1), [](const Op& op) { return op.kind == OpKind::Delta; });
                },

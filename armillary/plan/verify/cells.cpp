@@ -57,7 +57,7 @@ ViewCells Cells::write(const View& view) {
   SlotState& state = slots_[tile.slot];
   if (state.tile != view.tile) {
     state.tile = view.tile;
-    const Side& side = sides_->of(tile.tensor);
+    const SideClasses& side = sides_->of(tile.tensor);
     const int heads = side.heads.within(tile.heads).count();
     int cells = 0;
     state.firsts.clear();
@@ -68,7 +68,7 @@ ViewCells Cells::write(const View& view) {
     state.defined.assign(cells, 0);
     state.missing = cells;
     // Sets hold classes of blocks of the other side.
-    const Side& other = is_kv(tile.tensor) ? sides_->q : sides_->kv;
+    const SideClasses& other = is_kv(tile.tensor) ? sides_->q : sides_->kv;
     state.contributions.reset(tile.partial ? cells : 0, words_for(other.blocks.count()));
   }
   return at(view, state);

@@ -49,7 +49,7 @@ class ViewCells {
   ViewCells() = default;
   /// Requires that `tile`, the tile of the view, is in the slot. Keeps references to the view's and
   /// tile's runs.
-  ViewCells(const View& view, const Tile& tile, const Side& side, SlotState& state)
+  ViewCells(const View& view, const Tile& tile, const SideClasses& side, SlotState& state)
       : state_(&state),
         blocks_(&side.blocks),
         runs_(view.blocks.runs()),

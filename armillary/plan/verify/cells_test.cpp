@@ -48,6 +48,7 @@ TEST(VerifyClasses, AreOfWhatNoViewTellsApart) {
 /// A tile of blocks 0-1 and 4-6 in heads 0-4; views cut it into single blocks and pairs of heads.
 struct OneTile {
   OneTile() {
+    program.words = &attention_words();
     program.slots = {{}, {}};
     for (const int slot : {0, 0, 1}) {
       program.tiles.push_back({.tensor = Tensor::DK,
@@ -67,19 +68,19 @@ TEST(VerifyCells, AreThoseOfTheViewAlone) {
   Cells cells(one.program, one.sides);
   const View whole{.tile = 0, .heads = {0, 4}, .blocks = {0, 1, 4, 5, 6}};
   EXPECT_TRUE(cells.read(whole).empty() && !cells.has(whole)) << "nothing was written";
-  std::vector<int> seen;
+  std::vector<int> marks;
   for (const BlockIds& blocks : {BlockIds{1, 5, 6}, BlockIds{0, 4}}) {
     for (const Heads& heads : {Heads{0, 2}, Heads{2, 4}}) {
       const View part{.tile = 0, .heads = heads, .blocks = blocks};
       EXPECT_FALSE(cells.read(part).all_defined() || cells.has(part));
       const ViewCells written = cells.write(part);
       written.define();
-      for (const ViewCells::Cell& cell : written) seen.push_back(cell.cell);
+      for (const ViewCells::Cell& cell : written) marks.push_back(cell.cell);
       EXPECT_TRUE(cells.read(part).all_defined() && cells.has(part));
     }
   }
-  std::sort(seen.begin(), seen.end());
-  EXPECT_EQ(seen, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  std::sort(marks.begin(), marks.end());
+  EXPECT_EQ(marks, (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}));
   EXPECT_TRUE(cells.read(whole).all_defined() && cells.has(whole));
 }
 
@@ -140,12 +141,12 @@ TEST(VerifyCounted, SaysWhatWasCountedBefore) {
 }
 
 TEST(VerifyCounted, AddsWhatIsSeenOfARange) {
-  const Bits seen{~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0}};
+  const Bits bits{~std::uint64_t{0}, ~std::uint64_t{0}, ~std::uint64_t{0}};
   for (const ClassRange range : {ClassRange{0, 1}, ClassRange{3, 64}, ClassRange{63, 65},
                                  ClassRange{64, 128}, ClassRange{5, 192}, ClassRange{191, 192}}) {
     Contributions contributions;
     contributions.reset(1, 3);
-    EXPECT_EQ(contributions.add(0, 0, seen, range), -1);
+    EXPECT_EQ(contributions.add(0, 0, bits, range), -1);
     for (int block = 0; block < 192; ++block) {
       Bits one(3);
       put(one, block);
@@ -153,7 +154,7 @@ TEST(VerifyCounted, AddsWhatIsSeenOfARange) {
       EXPECT_EQ(contributions.missing(0, 0, one), inside ? -1 : block)
           << block << " of " << range.begin << " .. " << range.end;
     }
-    EXPECT_EQ(contributions.add(0, 0, seen, range), range.begin) << "it is there already";
+    EXPECT_EQ(contributions.add(0, 0, bits, range), range.begin) << "it is there already";
   }
 }
 

@@ -3,7 +3,7 @@
 #include <array>
 #include <utility>
 
-#include "armillary/plan/parallel_for_ranks.h"
+#include "armillary/plan/program/parallel_for_ranks.h"
 
 namespace armillary::plan::verifier {
 namespace {

@@ -47,16 +47,16 @@ class Classes {
 };
 
 /// The classes of one side: of Q, Out and other tensors of queries, or of K, V and their gradients.
-struct Side {
+struct SideClasses {
   Classes heads;
   Classes blocks;
 };
 
 /// The classes of both sides of a plan.
 struct Sides {
-  Side q;
-  Side kv;
-  const Side& of(Tensor tensor) const { return is_kv(tensor) ? kv : q; }
+  SideClasses q;
+  SideClasses kv;
+  const SideClasses& of(Tensor tensor) const { return is_kv(tensor) ? kv : q; }
 };
 
 /// Borders are the begins and ends of all tiles and views of all ranks. Requires a plan that passes

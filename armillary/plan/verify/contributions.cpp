@@ -43,12 +43,12 @@ Set Contributions::set(int cell, std::size_t reader) const {
 
 // Stops at the first word with a block that was there already; the plan is wrong then, and the set
 // is not used any more.
-int Contributions::add(int cell, int reader, const Bits& seen, ClassRange range) {
+int Contributions::add(int cell, int reader, const Bits& bits, ClassRange range) {
   const std::span<std::uint64_t> blocks = set(cell, static_cast<std::size_t>(reader));
   const auto first = static_cast<std::size_t>(range.begin) / 64;
   const auto last = static_cast<std::size_t>(range.end - 1) / 64;
   for (std::size_t w = first; w <= last; ++w) {
-    std::uint64_t added = seen[w];
+    std::uint64_t added = bits[w];
     if (w == first) added &= ~std::uint64_t{0} << (range.begin % 64);
     if (w == last) added &= ~std::uint64_t{0} >> (63 - (range.end - 1) % 64);
     if ((blocks[w] & added) != 0) return first_of(blocks[w] & added, w);

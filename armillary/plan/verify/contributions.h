@@ -38,9 +38,9 @@ class Contributions {
   int cells() const { return static_cast<int>(cells_); }
   std::size_t words() const { return words_; }  ///< Words of each set.
 
-  /// Adds the blocks of `range` that are in `seen`. Returns -1, or a block that was there already.
+  /// Adds the blocks of `range` that are in `bits`. Returns -1, or a block that was there already.
   /// Requires a block in `range`.
-  int add(int cell, int reader, const Bits& seen, ClassRange range);
+  int add(int cell, int reader, const Bits& bits, ClassRange range);
 
   /// Adds all contributions of a cell of `other`. Returns false if both cells have one of them.
   bool add(int cell, const Contributions& other, int its_cell);

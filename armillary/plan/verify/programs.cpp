@@ -17,7 +17,7 @@
 #include <thread>
 #include <utility>
 
-#include "armillary/plan/parallel_for_ranks.h"
+#include "armillary/plan/program/parallel_for_ranks.h"
 
 namespace armillary::plan::verifier {
 namespace {
@@ -87,11 +87,11 @@ class ProgramRun {
     const auto first = static_cast<Rank>(next_.size() * thread / threads_.size());
     const auto end = static_cast<Rank>(next_.size() * (thread + 1) / threads_.size());
     for (bool goes_on = true; goes_on;) {
-      const std::int64_t seen = moves_;
+      const std::int64_t count = moves_;
       bool moved = false;
       for (Rank rank = first; rank < end; ++rank) moved |= advance(ops, rank);
       for (Rank rank = end - 1; rank >= first; --rank) moved |= advance(ops, rank);
-      goes_on = moved || wait_for_move(seen);
+      goes_on = moved || wait_for_move(count);
     }
   }
 
@@ -105,12 +105,12 @@ class ProgramRun {
     moved_.notify_all();
   }
 
-  /// Waits until there are more moves than `seen`. False if no thread can move any more.
-  bool wait_for_move(std::int64_t seen) {
+  /// Waits until there are more moves than `count`. False if no thread can move any more.
+  bool wait_for_move(std::int64_t count) {
     std::unique_lock lock(mutex_);
-    if (moves_ == seen && ++waiting_ == threads_.size()) over_ = true;
+    if (moves_ == count && ++waiting_ == threads_.size()) over_ = true;
     if (over_) moved_.notify_all();
-    moved_.wait(lock, [&] { return over_ || moves_ != seen; });
+    moved_.wait(lock, [&] { return over_ || moves_ != count; });
     return !over_;
   }
 

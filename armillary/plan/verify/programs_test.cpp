@@ -10,9 +10,9 @@
 
 #include "armillary/plan/mutate.h"
 #include "armillary/plan/passes/lower.h"
+#include "armillary/plan/program/check.h"
 #include "armillary/plan/testing/broken_plan.h"
 #include "armillary/plan/testing/every_strategy.h"
-#include "armillary/plan/verify/steps.h"
 #include "armillary/plan/verify/symbols.h"
 
 namespace armillary::plan::verifier {
@@ -28,24 +28,28 @@ struct Verdicts {
 
 Verdicts verdicts(const Plan& plan) {
   Diagnostics diagnostics(1);
-  const std::vector<MatchedMessage> messages = match_messages(plan, diagnostics);
+  const Measures measures = measures_of(plan.problem, plan.blocks);
+  const World world{measures, plan.ranks};
+  const std::vector<MatchedMessage> messages = match_messages(world, diagnostics);
   EXPECT_TRUE(diagnostics.empty());
-  Verdicts found{.steps = waits_follow_steps(plan, messages),
-                 .programs = holds_on_symbols(plan, messages)};
-  const std::vector<Action> actions = order_actions(plan, messages, diagnostics);
-  found.ordered = diagnostics.empty();
-  if (found.ordered) run_symbols(plan, actions, diagnostics);
-  found.exact = diagnostics.empty();
-  return found;
+  Verdicts verdict{.steps = waits_follow_steps(world, messages),
+                   .programs = holds_on_symbols(plan, messages)};
+  const std::vector<Action> actions = order_actions(world, messages, diagnostics);
+  verdict.ordered = diagnostics.empty();
+  if (verdict.ordered) run_symbols(plan, actions, diagnostics);
+  verdict.exact = diagnostics.empty();
+  return verdict;
 }
 
 /// True if the plan passes the rules before `order`.
 bool is_well_formed(const Plan& plan) {
   Diagnostics diagnostics(1);
-  check_well_formed(plan, diagnostics);
+  const Measures measures = measures_of(plan.problem, plan.blocks);
+  const World world{measures, plan.ranks};
+  check_well_formed(plan, measures, diagnostics);
   if (diagnostics.empty()) check_externals(plan, diagnostics);
-  if (diagnostics.empty()) check_zero_copy(plan, diagnostics);
-  if (diagnostics.empty()) match_messages(plan, diagnostics);
+  if (diagnostics.empty()) check_zero_copy(world, diagnostics);
+  if (diagnostics.empty()) match_messages(world, diagnostics);
   return diagnostics.empty();
 }
 
@@ -58,8 +62,8 @@ TEST(VerifyPrograms, EveryStrategyIsProvedRankByRank) {
   for (const std::string& name : every_strategy(problem)) {
     for (const Pass pass : {Pass::Forward, Pass::Backward, Pass::Replay}) {
       const Plan plan = lower(make_plan(problem, parse_strategy(name), pass));
-      const Verdicts found = verdicts(plan);
-      EXPECT_TRUE(found.steps && found.programs) << name << ' ' << to_string(pass);
+      const Verdicts verdict = verdicts(plan);
+      EXPECT_TRUE(verdict.steps && verdict.programs) << name << ' ' << to_string(pass);
     }
   }
 }
@@ -68,9 +72,9 @@ TEST(VerifyPrograms, EveryStrategyIsProvedRankByRank) {
 TEST(VerifyPrograms, APlanThatRunsInAnotherOrderOnlyIsStillExact) {
   Plan plan = ring_forward();
   for (const Rank rank : {0, 1}) std::swap(ops(plan, rank)[0], ops(plan, rank)[1]);
-  const Verdicts found = verdicts(plan);
-  EXPECT_TRUE(found.steps && found.exact);
-  EXPECT_FALSE(found.programs);
+  const Verdicts verdict = verdicts(plan);
+  EXPECT_TRUE(verdict.steps && verdict.exact);
+  EXPECT_FALSE(verdict.programs);
   EXPECT_TRUE(verify(plan).empty());
 }
 
@@ -84,11 +88,11 @@ TEST(VerifyPrograms, VerdictsOnMutantsAreThoseOfTheRunInOrder) {
         Plan mutant = plan;
         mutate(mutant, mutation);
         if (!is_well_formed(mutant)) continue;
-        const Verdicts found = verdicts(mutant);
-        EXPECT_TRUE(found.ordered || !found.steps) << name << ' ' << to_string(mutation.kind);
-        if (!found.ordered) continue;
-        EXPECT_TRUE(found.exact || !found.programs) << name << ' ' << to_string(mutation.kind);
-        (found.programs ? proved : refused) += 1;
+        const Verdicts verdict = verdicts(mutant);
+        EXPECT_TRUE(verdict.ordered || !verdict.steps) << name << ' ' << to_string(mutation.kind);
+        if (!verdict.ordered) continue;
+        EXPECT_TRUE(verdict.exact || !verdict.programs) << name << ' ' << to_string(mutation.kind);
+        (verdict.programs ? proved : refused) += 1;
       }
     }
   }
@@ -106,8 +110,8 @@ TEST(VerifyPrograms, VerdictsOfSeveralThreadsAreThoseOfOne) {
     const auto first = std::ranges::find_if(ops(broken, rank), attends);
     ASSERT_NE(first, ops(broken, rank).end());
     ops(broken, rank).erase(first);
-    const Verdicts found = verdicts(broken);
-    EXPECT_FALSE(found.exact || found.programs) << "rank " << rank;
+    const Verdicts verdict = verdicts(broken);
+    EXPECT_FALSE(verdict.exact || verdict.programs) << "rank " << rank;
   }
   // Ranks of all threads wait for each other, and the programs end.
   Plan other_order = plan;

@@ -5,9 +5,9 @@
 
 namespace armillary::plan::verifier {
 
-int first_missing(const Bits& required, const Bits& given) {
+int first_missing(const Bits& required, const Bits& bits) {
   for (std::size_t w = 0; w < required.size(); ++w) {
-    const std::uint64_t lacks = required[w] & ~given[w];
+    const std::uint64_t lacks = required[w] & ~bits[w];
     if (lacks != 0) return static_cast<int>(64 * w) + std::countr_zero(lacks);
   }
   return -1;

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include "armillary/plan/mask/visibility.h"
 #include "armillary/plan/verify/cells.h"
-#include "armillary/plan/visibility.h"
 
 namespace armillary::plan::verifier {
 
@@ -69,8 +69,8 @@ class Sight {
   std::vector<Bits> of_key_;
 };
 
-/// The first class that is in `required` and not in `given`, or -1.
-int first_missing(const Bits& required, const Bits& given);
+/// The first class that is in `required` and not in `bits`, or -1.
+int first_missing(const Bits& required, const Bits& bits);
 
 /// The set of the classes of these blocks. Requires borders at both ends of every run of them.
 Bits bits_of(const BlockIds& blocks, const Classes& classes);

@@ -294,18 +294,18 @@ TEST(VerifyForm, OpsHaveAsManyOperandsAsTheyTake) {
 }
 
 TEST(VerifyForm, FreshSumsAreOfOneKernelCall) {
-  const auto init = [](Plan& p) { ops(p, 0)[6].init_q = true; };
+  const auto init = [](Plan& p) { ops(p, 0)[6].init[kQSide] = true; };
   Plan plan = ring_forward();
   init(plan);
   EXPECT_EQ(verify(plan), std::vector<Diagnostic>{}) << "cleared, and then written";
   drop(plan, 0, 4);
   drop(plan, 0, 4);
   EXPECT_EQ(verify(plan), std::vector<Diagnostic>{}) << "written by its first call";
-  expect_first_forward([](Plan& p) { ops(p, 0)[7].init_q = true; },
+  expect_first_forward([](Plan& p) { ops(p, 0)[7].init[kQSide] = true; },
                        {0, 8, "complete", "partial out{0} heads 0-4 lacks key block 0"});
-  expect_first_forward([](Plan& p) { ops(p, 0)[6].init_kv = true; },
+  expect_first_forward([](Plan& p) { ops(p, 0)[6].init[kKvSide] = true; },
                        {0, 6, "well_formed", "attend has no sums of keys that it could begin"});
-  expect_first_forward([](Plan& p) { ops(p, 0)[8].init_q = true; },
+  expect_first_forward([](Plan& p) { ops(p, 0)[8].init[kQSide] = true; },
                        {0, 8, "well_formed", "finish has no sums of queries that it could begin"});
 }
 

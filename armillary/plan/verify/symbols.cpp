@@ -54,7 +54,7 @@ class Symbols {
 
   /// A message in two parts, for ranks that run by themselves. False if a rule is broken.
   bool send(Rank rank, int op, Parcel& parcel) {
-    const Place at{rank, op};
+    const OpPlace at{rank, op};
     for (std::size_t v = 0; v < program(at).ops[op].views.size(); ++v) {
       if (!is_there(at, v)) return false;
       if (tile(at, v).partial) parcel.push_back(cells_[rank].read(view(at, v)).sums());
@@ -62,7 +62,7 @@ class Symbols {
     return true;
   }
   void receive(Rank rank, int op, Parcel& parcel) {
-    const Place at{rank, op};
+    const OpPlace at{rank, op};
     auto sums = parcel.begin();
     for (std::size_t v = 0; v < program(at).ops[op].views.size(); ++v) {
       const ViewCells target = cells_[rank].write(view(at, v));
@@ -75,8 +75,8 @@ class Symbols {
   }
 
   void compute(Rank rank, int op) {
-    const Place at{rank, op};
-    switch (program(at).ops[op].kind) {
+    const OpPlace at{rank, op};
+    switch (OpKind(program(at).ops[op].kind)) {
       case OpKind::Attend:
         return attend(at);
       case OpKind::AttendGrad:
@@ -120,14 +120,14 @@ class Symbols {
   using Cell = ViewCells::Cell;
 
   /// An op of a rank; the functions below address its views.
-  struct Place {
+  struct OpPlace {
     Rank rank;
     int op;
   };
-  const RankProgram& program(Place at) const { return plan_.ranks[at.rank]; }
-  const View& view(Place at, std::size_t v) const { return program(at).ops[at.op].views[v]; }
-  const Tile& tile(Place at, std::size_t v) const { return program(at).tiles[view(at, v).tile]; }
-  std::string name(Place at, std::size_t v) const { return describe(program(at), view(at, v)); }
+  const RankProgram& program(OpPlace at) const { return plan_.ranks[at.rank]; }
+  const View& view(OpPlace at, std::size_t v) const { return program(at).ops[at.op].views[v]; }
+  const Tile& tile(OpPlace at, std::size_t v) const { return program(at).tiles[view(at, v).tile]; }
+  std::string name(OpPlace at, std::size_t v) const { return describe(program(at), view(at, v)); }
 
   /// The classes of query heads that read a class of KV heads.
   ClassRange readers(int kv_class) const {
@@ -137,19 +137,19 @@ class Symbols {
   }
 
   /// The cells of a view, which must all be there; if they are not, a diagnostic and no cells.
-  ViewCells defined(Place at, std::size_t v) {
+  ViewCells defined(OpPlace at, std::size_t v) {
     return is_there(at, v) ? cells_[at.rank].read(view(at, v)) : ViewCells();
   }
 
   /// True if all cells of a view are there; otherwise adds a diagnostic.
-  bool is_there(Place at, std::size_t v) {
+  bool is_there(OpPlace at, std::size_t v) {
     if (cells_[at.rank].has(view(at, v))) return true;
     diagnostics_.add(at.rank, at.op, "undefined", "{} is not there, or not all of it", name(at, v));
     return false;
   }
 
   /// True if everything that the op reads without writing it is there.
-  bool inputs_defined(Place at) {
+  bool inputs_defined(OpPlace at) {
     const Op& op = program(at).ops[at.op];
     for (std::size_t v = 0; v < op.views.size(); ++v) {
       if (!writes(op, v) && !is_there(at, v)) return false;
@@ -158,12 +158,12 @@ class Symbols {
   }
 
   /// Writes the values of `source` into view `v`. Requires `source` in another slot.
-  void overwrite(Place at, std::size_t v, const ViewCells& source) {
+  void overwrite(OpPlace at, std::size_t v, const ViewCells& source) {
     cells_[at.rank].write(view(at, v)).copy(source);
   }
 
   /// A message: each view of the receive gets the cells of the same view of the send.
-  void deliver(Place from, Place to) {
+  void deliver(OpPlace from, OpPlace to) {
     for (std::size_t v = 0; v < program(from).ops[from.op].views.size(); ++v) {
       const ViewCells source = defined(from, v);
       if (source.empty()) return;
@@ -176,10 +176,10 @@ class Symbols {
     }
   }
 
-  void define(Place at, std::size_t v) { cells_[at.rank].write(view(at, v)).define(); }
+  void define(OpPlace at, std::size_t v) { cells_[at.rank].write(view(at, v)).define(); }
 
   /// clear: only a partial can be an empty sum.
-  void clear(Place at) {
+  void clear(OpPlace at) {
     const std::size_t dst = ClearOperand::kDst;
     if (!tile(at, dst).partial) {
       diagnostics_.add(at.rank, at.op, "partial", "{} is final and cannot be cleared",
@@ -190,7 +190,7 @@ class Symbols {
   }
 
   /// True if both views are there and sum over the same blocks, as out and lse of one result must.
-  bool same_sets(Place at, std::size_t a, std::size_t b) {
+  bool same_sets(OpPlace at, std::size_t a, std::size_t b) {
     const ViewCells left = defined(at, a);
     const ViewCells right = defined(at, b);
     if (left.empty() || right.empty()) return false;
@@ -210,7 +210,7 @@ class Symbols {
   /// Returns true if one of the classes is -1: no pair was counted twice. Otherwise this pair of
   /// classes was counted before; adds a diagnostic that names a query block and a key block of them
   /// and returns false.
-  bool once(Place at, int q_class, int kv_class) {
+  bool once(OpPlace at, int q_class, int kv_class) {
     if (q_class < 0 || kv_class < 0) return true;
     const Sight::BlockPair pair = sight_.first(q_class, kv_class);
     diagnostics_.add(at.rank, at.op, "twice", "query block {} and key block {} are counted twice",
@@ -220,7 +220,7 @@ class Symbols {
 
   /// Adds all visible pairs of the op to the query-side accumulator `v`. False with a diagnostic if
   /// one was there already.
-  bool count_queries(Place at, std::size_t v) {
+  bool count_queries(OpPlace at, std::size_t v) {
     const std::span<const IdRun> keys = view(at, QkvOperand::kK).blocks.runs();
     const ViewCells cells = defined(at, v);
     for (const Cell& cell : cells) {
@@ -236,7 +236,7 @@ class Symbols {
 
   /// The same for the key-side accumulator `v`, separately for each class of query heads that
   /// attends and reads the KV heads of the cell.
-  bool count_keys(Place at, std::size_t v) {
+  bool count_keys(OpPlace at, std::size_t v) {
     const View& q_view = view(at, QkvOperand::kQ);
     const std::span<const IdRun> queries = q_view.blocks.runs();
     const ClassRange attending = sides_.q.heads.sharing(q_view.heads);
@@ -258,7 +258,7 @@ class Symbols {
   }
 
   /// Accumulators that the op initialises sum over nothing before it.
-  void init_sums(Place at) {
+  void init_sums(OpPlace at) {
     const Op& op = program(at).ops[at.op];
     for (std::size_t v = 0; v < op.views.size(); ++v) {
       if (access(op, v) == Access::Write) define(at, v);
@@ -266,7 +266,7 @@ class Symbols {
   }
 
   /// attend: out and lse sum over the same blocks, so lse gets the sets of out.
-  void attend(Place at) {
+  void attend(OpPlace at) {
     const std::size_t out = AttendOperand::kOut;
     const std::size_t lse = AttendOperand::kLse;
     if (!inputs_defined(at)) return;
@@ -276,7 +276,7 @@ class Symbols {
 
   /// attend_grad: dk and dv have a set each, because one of them may hold a part already that the
   /// other does not.
-  void attend_grad(Place at) {
+  void attend_grad(OpPlace at) {
     if (!inputs_defined(at)) return;
     init_sums(at);
     for (const std::size_t v : kGrads) {
@@ -288,7 +288,7 @@ class Symbols {
   }
 
   /// attend_all: the call must see all keys.
-  void attend_all(Place at) {
+  void attend_all(OpPlace at) {
     if (!inputs_defined(at) || !sees_all_keys(at, AttendOperand::kOut)) return;
     define(at, AttendOperand::kOut);
     define(at, AttendOperand::kLse);
@@ -296,7 +296,7 @@ class Symbols {
 
   /// attend_grad_all: a gradient that is written as a final tile must be over all pairs. One that
   /// is written as a narrow tile is a partial sum, so its pairs are counted.
-  void attend_grad_all(Place at) {
+  void attend_grad_all(OpPlace at) {
     if (!inputs_defined(at)) return;
     for (const std::size_t v : kGrads) {
       const bool partial = tile(at, v).partial;
@@ -308,12 +308,12 @@ class Symbols {
   }
 
   /// Adds all visible pairs of the op to gradient `v`.
-  bool count_grad(Place at, std::size_t v) {
+  bool count_grad(OpPlace at, std::size_t v) {
     return v == AttendGradOperand::kDQ ? count_queries(at, v) : count_keys(at, v);
   }
 
   /// True if the op attends to all visible keys of the queries that view `v` shows.
-  bool sees_all_keys(Place at, std::size_t v) {
+  bool sees_all_keys(OpPlace at, std::size_t v) {
     const Bits keys = bits_of(view(at, QkvOperand::kK).blocks, sides_.kv.blocks);
     return for_each_class(view(at, v).blocks, sides_.q.blocks, [&](int q) {
       const int missing = first_missing(sight_.of_query(q), keys);
@@ -323,7 +323,7 @@ class Symbols {
 
   /// True if all queries that see the keys of view `v`, in all heads that read its KV heads, attend
   /// to them in this op.
-  bool sees_all_queries(Place at, std::size_t v) {
+  bool sees_all_queries(OpPlace at, std::size_t v) {
     const View& q_view = view(at, QkvOperand::kQ);
     const Bits queries = bits_of(q_view.blocks, sides_.q.blocks);
     const bool all_heads = q_view.heads == q_heads_of(view(at, v).heads);
@@ -354,7 +354,7 @@ class Symbols {
 
   /// True if `missing` is -1. Otherwise adds a diagnostic that view `v` lacks this block of the
   /// other side.
-  bool lacks_none(Place at, std::size_t v, int missing) {
+  bool lacks_none(OpPlace at, std::size_t v, int missing) {
     if (missing < 0) return true;
     diagnostics_.add(at.rank, at.op, "complete", "{} lacks {} block {}", name(at, v),
                      is_kv(tile(at, v).tensor) ? "query" : "key", missing);
@@ -362,12 +362,12 @@ class Symbols {
   }
 
   /// Gives view `v` the sets of view `like`; both had the same sets before the op.
-  void repeat(Place at, std::size_t v, std::size_t like) {
+  void repeat(OpPlace at, std::size_t v, std::size_t like) {
     overwrite(at, v, cells_[at.rank].read(view(at, like)));
   }
 
   /// Adds view `part` to view `acc`. Both must be partial and sum over disjoint sets.
-  void unite(Place at, std::size_t acc, std::size_t part) {
+  void unite(OpPlace at, std::size_t acc, std::size_t part) {
     const ViewCells into = defined(at, acc);
     const ViewCells from = defined(at, part);
     if (into.empty() || from.empty()) return;
@@ -388,7 +388,7 @@ class Symbols {
   }
 
   /// merge: out and lse of both sides belong together, and the two partials share no key.
-  void merge(Place at) {
+  void merge(OpPlace at) {
     if (!same_sets(at, MergeOperand::kOut, MergeOperand::kLse)) return;
     if (!same_sets(at, MergeOperand::kPartOut, MergeOperand::kPartLse)) return;
     unite(at, MergeOperand::kOut, MergeOperand::kPartOut);
@@ -396,7 +396,7 @@ class Symbols {
   }
 
   /// copy: moves a tile as it is, or makes the final gradient of a complete sum.
-  void copy(Place at) {
+  void copy(OpPlace at) {
     const std::size_t dst = CopyOperand::kDst;
     const std::size_t src = CopyOperand::kSrc;
     const ViewCells source = defined(at, src);
@@ -422,11 +422,11 @@ class Symbols {
   }
 
   /// delta: its rows must not have passed a delta before, on this or another rank.
-  void delta(Place at) {
+  void delta(OpPlace at) {
     if (!inputs_defined(at)) return;
-    const ViewCells made = cells_[at.rank].write(view(at, DeltaOperand::kDelta));
-    made.define();
-    for (const Cell& cell : made) {
+    const ViewCells cells = cells_[at.rank].write(view(at, DeltaOperand::kDelta));
+    cells.define();
+    for (const Cell& cell : cells) {
       char& passed = passed_delta_[rotation_.query_orbit(cell.block_class)][cell.head_class];
       if (std::atomic_ref<char>(passed).exchange(1) != 0) {
         diagnostics_.add(at.rank, at.op, "twice", "query block {} passes delta twice: {}",
@@ -449,7 +449,7 @@ class Symbols {
   }
 
   /// finish: the partial result must be over all keys.
-  void finish(Place at) {
+  void finish(OpPlace at) {
     if (!same_sets(at, FinishOperand::kPartOut, FinishOperand::kPartLse)) return;
     if (!check_complete(at, FinishOperand::kPartOut)) return;
     define(at, FinishOperand::kOut);
@@ -473,7 +473,7 @@ class Symbols {
   }
 
   /// True if all cells of view `v` are there and lack nothing.
-  bool check_complete(Place at, std::size_t v) {
+  bool check_complete(OpPlace at, std::size_t v) {
     const ViewCells cells = defined(at, v);
     const Tensor tensor = tile(at, v).tensor;
     for (const Cell& cell : cells) {
@@ -507,12 +507,12 @@ class Symbols {
 
 /// The ops of a thread. Which rule was broken is not told.
 RankOps rank_ops(const Meaning& meaning, Contents& contents) {
-  auto found = std::make_shared<Diagnostics>(1);
-  auto symbols = std::make_shared<Symbols>(meaning, contents, *found);
+  auto result = std::make_shared<Diagnostics>(1);
+  auto symbols = std::make_shared<Symbols>(meaning, contents, *result);
   return {.compute =
-              [found, symbols](Rank rank, int op) {
+              [result, symbols](Rank rank, int op) {
                 symbols->compute(rank, op);
-                return found->empty();
+                return result->empty();
               },
           .send = [symbols](Rank rank, int op,
                             Parcel& parcel) { return symbols->send(rank, op, parcel); },

@@ -17,7 +17,7 @@
 
 #include <vector>
 
-#include "armillary/plan/verify/waits.h"
+#include "armillary/plan/verify/structure.h"
 
 namespace armillary::plan::verifier {
 

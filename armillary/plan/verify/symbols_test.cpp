@@ -81,11 +81,11 @@ TEST(VerifyUndefined, AlsoWhereLanesCouldRunAhead) {
   ASSERT_EQ(verify(good), std::vector<Diagnostic>{});
   Plan broken = ring_forward(3);
   pass_on_late(broken, true);
-  const std::vector<Diagnostic> found = verify(broken);
-  ASSERT_FALSE(found.empty());
-  EXPECT_EQ(found[0].rank, 2);
-  EXPECT_EQ(found[0].rule, "undefined");
-  EXPECT_EQ(found[0].text, "k{1} heads 0-2 is not there, or not all of it");
+  const std::vector<Diagnostic> diagnostics = verify(broken);
+  ASSERT_FALSE(diagnostics.empty());
+  EXPECT_EQ(diagnostics[0].rank, 2);
+  EXPECT_EQ(diagnostics[0].rule, "undefined");
+  EXPECT_EQ(diagnostics[0].text, "k{1} heads 0-2 is not there, or not all of it");
 }
 
 TEST(VerifyTwice, NoPairIsCountedTwice) {

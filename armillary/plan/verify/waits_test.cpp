@@ -1,11 +1,10 @@
 // waits_test.cpp: plans that break the rule order, and the diagnostics that verify gives.
-#include "armillary/plan/verify/waits.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "armillary/plan/program/check.h"
 #include "armillary/plan/testing/broken_plan.h"
 
 namespace armillary::plan {

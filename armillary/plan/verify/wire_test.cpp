@@ -46,8 +46,8 @@ void flip(Plan& plan, Tensor tensor) {
 }
 
 std::string first_of(const Plan& plan) {
-  const std::vector<Diagnostic> found = verify(plan);
-  return found.empty() ? "exact" : found[0].rule + ": " + found[0].text;
+  const std::vector<Diagnostic> diagnostics = verify(plan);
+  return diagnostics.empty() ? "exact" : diagnostics[0].rule + ": " + diagnostics[0].text;
 }
 
 TEST(VerifyWire, ASumTravelsInTheInputDtypeWhereTheProblemAsksForIt) {

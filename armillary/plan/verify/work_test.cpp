@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "armillary/plan/hazards.h"
+#include "armillary/plan/program/hazards.h"
 #include "armillary/plan/testing/broken_plan.h"
 #include "armillary/plan/verify/classes.h"
 #include "tests/sanitized.h"
@@ -61,7 +61,7 @@ Work work_of(const Plan& plan, const Sides& sides) {
   for (const RankProgram& program : plan.ranks) {
     for (const Op& op : program.ops) {
       for (const View& view : op.views) {
-        const Side& side = sides.of(program.tiles[view.tile].tensor);
+        const SideClasses& side = sides.of(program.tiles[view.tile].tensor);
         int blocks = 0;
         for (const IdRun& run : view.blocks.runs()) blocks += side.blocks.within(run).count();
         work.cells += std::int64_t{blocks} * side.heads.within(view.heads).count();

@@ -19,9 +19,10 @@ Plan zero_copy_ring(int world) {
 
 /// The first diagnostic of verify, without its rank: `op rule message`.
 std::string first(const Plan& plan) {
-  const std::vector<Diagnostic> found = verify(plan, 1);
-  return found.empty() ? "exact"
-                       : fmt::format("{} {} {}", found[0].op, found[0].rule, found[0].text);
+  const std::vector<Diagnostic> diagnostics = verify(plan, 1);
+  return diagnostics.empty()
+             ? "exact"
+             : fmt::format("{} {} {}", diagnostics[0].op, diagnostics[0].rule, diagnostics[0].text);
 }
 
 TEST(VerifyZeroCopy, WhatThePassFindsIsExact) {
@@ -57,13 +58,13 @@ TEST(VerifyZeroCopy, AnotherPartOfTheTileMayBeWritten) {
                     .zero_copy = true,
                     .views = {{5, {0, 2}, blocks}}});
     ops(changed, 0).push_back({.kind = OpKind::Clear, .step = 99, .views = {{5, cleared, blocks}}});
-    const std::string found = first(changed);
+    const std::string text = first(changed);
     EXPECT_EQ(
-        found.find(
+        text.find(
             "zero_copy lends partial out{0} heads 0-2, over which partial out{0} heads 1-3") !=
             std::string::npos,
         cleared.begin == 1)
-        << found;
+        << text;
   }
 }
 
@@ -169,7 +170,7 @@ TEST(VerifyZeroCopy, OnlyAMessageOfOneViewIsOne) {
     op.zero_copy = false;
   }
   const Problem problem = small_problem(2);
-  Plan trades = lower(make_plan(problem, {.name = "ulysses", .keys = {}}, Pass::Backward));
+  Plan trades = lower(make_plan(problem, {.name = "ulysses"}, Pass::Backward));
   for (Op& op : ops(trades, 0)) {
     if (op.views.size() < 2 || !op.is_comm()) continue;
     op.zero_copy = true;

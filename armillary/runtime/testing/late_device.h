@@ -40,7 +40,7 @@ class LateDevice : public Device {
   EventHandle caller_event() override { return LateDevice::start(kCallerLane, nothing_, 0); }
 
  private:
-  struct Nothing : Work {
+  struct NoWork : Work {
     void run(int /*op*/) override {}
   };
   struct Started : Event {
@@ -50,7 +50,7 @@ class LateDevice : public Device {
     bool dropped = false;        ///< dropped by drain() before it began
     std::exception_ptr error{};  ///< exception of the work
   };
-  struct Lane {
+  struct LateLane {
     std::deque<std::shared_ptr<Started>> waiting;
     std::shared_ptr<Started> running;
     std::minstd_rand random;
@@ -60,19 +60,19 @@ class LateDevice : public Device {
 
   bool is_done(const Event& event) override;
   bool wait_for(const Event& event, double seconds) override;
-  Lane& lane_of(plan::Lane lane);
-  void run(Lane& lane);
-  void run_next(Lock& lock, Lane& lane);
+  LateLane& lane_of(plan::Lane lane);
+  void run(LateLane& lane);
+  void run_next(Lock& lock, LateLane& lane);
   static bool is_over(const Started& started);
 
-  Nothing nothing_;
+  NoWork nothing_;
   const std::uint64_t seed_;
   const double max_delay_s_;
   const int threads_;  ///< intra-op threads of the rank, used by its lanes
   std::mutex mutex_;
   std::condition_variable changed_;
   bool ends_ = false;
-  std::map<plan::Lane, Lane> lanes_;
+  std::map<plan::Lane, LateLane> lanes_;
 };
 
 inline LateDevice::LateDevice(std::uint64_t seed, double max_delay_s)
@@ -99,8 +99,8 @@ inline EventHandle LateDevice::start(plan::Lane number, Work& work, int op) {
   return started;
 }
 
-inline LateDevice::Lane& LateDevice::lane_of(plan::Lane number) {
-  Lane& lane = lanes_[number];
+inline LateDevice::LateLane& LateDevice::lane_of(plan::Lane number) {
+  LateLane& lane = lanes_[number];
   if (!lane.thread.joinable()) {
     std::seed_seq seed{seed_, seed_ >> 32, static_cast<std::uint64_t>(number)};
     lane.random.seed(seed);
@@ -109,7 +109,7 @@ inline LateDevice::Lane& LateDevice::lane_of(plan::Lane number) {
   return lane;
 }
 
-inline void LateDevice::run(Lane& lane) {
+inline void LateDevice::run(LateLane& lane) {
   at::set_num_threads(threads_);
   const at::NoGradGuard no_grad;
   Lock lock(mutex_);
@@ -121,7 +121,7 @@ inline void LateDevice::run(Lane& lane) {
 }
 
 /// Runs the first waiting op of the lane. If it throws, later ops of the same work are dropped.
-inline void LateDevice::run_next(Lock& lock, Lane& lane) {
+inline void LateDevice::run_next(Lock& lock, LateLane& lane) {
   const double delay_s = std::uniform_real_distribution<>(0, max_delay_s_)(lane.random);
   const std::shared_ptr<Started> started = std::move(lane.waiting.front());
   lane.waiting.pop_front();
@@ -167,7 +167,7 @@ inline bool LateDevice::wait_for(const Event& event, double seconds) {
 inline void LateDevice::drain(const Work& work) noexcept {
   Lock lock(mutex_);
   for (auto& entry : lanes_) {
-    Lane& lane = entry.second;
+    LateLane& lane = entry.second;
     std::erase_if(lane.waiting, [&](const auto& started) { return started->work == &work; });
     if (lane.running && lane.running->work == &work) lane.running->dropped = true;
     changed_.notify_all();

@@ -12,6 +12,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/train/testing/scratch_folder.h"
+#include "armillary/train/testing/sequences.h"
 #include "armillary/train/testing/small_checkpoint.h"
 
 namespace armillary::train {
@@ -132,12 +133,73 @@ TEST(Checkpoint, TensorsOfAnotherModelAreRefused) {
       ThrowsMessage<IoError>(HasSubstr("is F32 [5]; BF16 [5] is required")));
 }
 
+/// Writes the rows of a [6, 3] matrix that each rank has as a checkpoint. Those of a rank follow
+/// the ones before, moved up by `shift` if they are not the first.
+void save_rows(const std::string& folder, const std::vector<std::vector<float>>& rows,
+               std::int64_t shift = 0) {
+  std::int64_t begin = 0;
+  WritePlace place{.folder = folder, .step = 1, .rank = 0, .world = static_cast<int>(rows.size())};
+  for (const std::vector<float>& part : rows) {
+    const auto count = static_cast<std::int64_t>(part.size()) / 3;
+    const io::TensorBytes bytes{{"parameters/w", io::TensorDtype::F32, {count, 3}},
+                                std::as_bytes(std::span(part))};
+    write_part(io::real_file_system(), place,
+               {{bytes, {.whole = {6, 3}, .begin = {begin, 0}, .size = {count, 3}}}});
+    begin += count - shift;
+    ++place.rank;
+  }
+  place.rank = 0;
+  publish(io::real_file_system(), place, progress_at(1), "", 0);
+}
+
+std::vector<float> numbers(int begin, int end) {
+  std::vector<float> values;
+  for (int i = begin; i < end; ++i) values.push_back(static_cast<float>(i));
+  return values;
+}
+
+TEST(Checkpoint, ShardsAreReadAsAnyOtherRanges) {
+  const ScratchFolder folder;
+  save_rows(folder.path(), {numbers(0, 9), numbers(9, 9), numbers(9, 18)});
+  const Checkpoint checkpoint(folder.path("step-000001"));
+  checkpoint.verify(0, 1);
+  for (const model::GlobalRange& range :
+       {model::GlobalRange{{6, 3}, {0, 0}, {6, 3}}, model::GlobalRange{{6, 3}, {2, 1}, {3, 2}},
+        model::GlobalRange{{6, 3}, {5, 2}, {1, 1}}, model::GlobalRange{{6, 3}, {0, 0}, {6, 0}}}) {
+    std::vector<float> values(static_cast<std::size_t>(model::count_of_values(range.size)));
+    checkpoint.read("parameters/w", io::TensorDtype::F32, range,
+                    std::as_writable_bytes(std::span(values)));
+    std::vector<float> wanted;
+    for (std::int64_t row = 0; row < range.size[0]; ++row) {
+      for (std::int64_t column = 0; column < range.size[1]; ++column) {
+        wanted.push_back(static_cast<float>(3 * (range.begin[0] + row) + range.begin[1] + column));
+      }
+    }
+    EXPECT_EQ(values, wanted);
+  }
+  ASSERT_EQ(checkpoint.tensors().size(), 1U);
+  EXPECT_EQ(checkpoint.tensors()[0].shape, (model::Shape{6, 3}));
+}
+
+TEST(Checkpoint, AShardThatIsMissingOrThereTwiceIsRefused) {
+  const ScratchFolder folder;
+  const auto opens = [&] { const Checkpoint checkpoint(folder.path("step-000001")); };
+  save_rows(folder.path(), {numbers(0, 9), numbers(9, 15)});
+  EXPECT_THAT(opens, ThrowsMessage<IoError>(HasSubstr(
+                         "has 15 of 18 elements of tensor 'parameters/w'; each once is")));
+  // As many elements as the tensor has, the first half twice.
+  folder.clear();
+  save_rows(folder.path(), {numbers(0, 9), numbers(0, 9)}, /*shift=*/3);
+  EXPECT_THAT(opens, ThrowsMessage<IoError>(HasSubstr(
+                         "elements [0, 0] to [3, 3] of tensor 'parameters/w' are in "
+                         "part-00000-of-00002.safetensors and in part-00001-of-00002.safetensors, "
+                         "the same shard; each once is required")));
+}
+
 TEST(Checkpoint, HashesOfSequencesTellTokensLabelsAndDocuments) {
-  const Sequence sequence{.tokens = {1, 2}, .labels = {2, 3}, .documents = {2}};
-  for (const Sequence& other :
-       {Sequence{.tokens = {1, 3}, .labels = {2, 3}, .documents = {2}},
-        Sequence{.tokens = {1, 2}, .labels = {2, 4}, .documents = {2}},
-        Sequence{.tokens = {1, 2}, .labels = {2, 3}, .documents = {1, 1}}}) {
+  const Sequence sequence = sequence_of({1, 2}, {2, 3}, {2});
+  for (const Sequence& other : {sequence_of({1, 3}, {2, 3}, {2}), sequence_of({1, 2}, {2, 4}, {2}),
+                                sequence_of({1, 2}, {2, 3}, {1, 1})}) {
     EXPECT_NE(hash_of(sequence), hash_of(other));
   }
   EXPECT_EQ(hash_of(sequence), hash_of(Sequence(sequence)));

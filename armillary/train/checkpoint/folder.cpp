@@ -12,6 +12,7 @@
 #include <system_error>
 
 #include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
 #include "armillary/train/checkpoint/manifest.h"
 
 namespace armillary::train {
@@ -48,7 +49,7 @@ std::vector<std::string> entries_of(const std::string& folder) {
   }
   if (error) {
     fail<IoError>("checkpoint: folder {} cannot be read ({}); a readable folder is required",
-                  folder, error.message());
+                  excerpt(folder), error.message());
   }
   std::ranges::sort(names);
   return names;
@@ -61,23 +62,24 @@ std::string checkpoint_name(std::int64_t step) {
 }
 
 FoundCheckpoints find_checkpoints(const std::string& folder) {
-  FoundCheckpoints found;
+  FoundCheckpoints checkpoints;
   for (const std::string& name : entries_of(folder)) {
     const std::string path = fmt::format("{}/{}", folder, name);
     std::error_code error;  // An error means that there is no manifest.
     const auto step = step_of(name);
     if (is_temporary(name)) {
-      found.skipped.push_back(fmt::format("checkpoint: skipped {}: its writing was cut off", path));
+      checkpoints.skipped.push_back(
+          fmt::format("checkpoint: skipped {}: its writing was cut off", path));
     } else if (step && fs::is_regular_file(path + "/" + kManifestName, error)) {
-      found.whole.push_back({*step, path});
+      checkpoints.whole.push_back({*step, path});
     } else if (step) {
-      found.skipped.push_back(
+      checkpoints.skipped.push_back(
           fmt::format("checkpoint: skipped {}: it has no {}", path, kManifestName));
     }
   }
   // By number: names of more than six digits do not sort.
-  std::ranges::sort(found.whole, {}, &FoundCheckpoint::step);
-  return found;
+  std::ranges::sort(checkpoints.whole, {}, &FoundCheckpoint::step);
+  return checkpoints;
 }
 
 void remove_temporaries(io::FileSystem& files, const std::string& folder) {

@@ -19,7 +19,8 @@ using testing::EndsWith;
 
 std::vector<std::int64_t> steps_in(const std::string& folder) {
   std::vector<std::int64_t> steps;
-  for (const FoundCheckpoint& found : find_checkpoints(folder).whole) steps.push_back(found.step);
+  for (const FoundCheckpoint& checkpoint : find_checkpoints(folder).whole)
+    steps.push_back(checkpoint.step);
   return steps;
 }
 
@@ -37,11 +38,11 @@ TEST(CheckpointFolder, FindsTheWholeOnesAndSaysWhatItPassesOver) {
   for (const char* name : {"step-000040", "step-000030.tmp", "step-7", "other", "step-000050x"}) {
     std::filesystem::create_directories(folder.path(name));
   }
-  const FoundCheckpoints found = find_checkpoints(folder.path());
+  const FoundCheckpoints checkpoints = find_checkpoints(folder.path());
   EXPECT_THAT(steps_in(folder.path()), ElementsAre(3, 20, 1000000));
-  EXPECT_EQ(found.whole[1].path, folder.path("step-000020"));
-  EXPECT_THAT(found.skipped, ElementsAre(EndsWith("step-000030.tmp: its writing was cut off"),
-                                         EndsWith("step-000040: it has no manifest.json")));
+  EXPECT_EQ(checkpoints.whole[1].path, folder.path("step-000020"));
+  EXPECT_THAT(checkpoints.skipped, ElementsAre(EndsWith("step-000030.tmp: its writing was cut off"),
+                                               EndsWith("step-000040: it has no manifest.json")));
   folder.write("file", "");
   EXPECT_THROW(find_checkpoints(folder.path("file")), IoError);
 }

@@ -13,6 +13,7 @@
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/json_text.h"
+#include "armillary/core/user_text.h"
 #include "armillary/io/content_hash.h"
 
 namespace armillary::train {
@@ -28,7 +29,7 @@ std::string ending_of(std::string_view body) {
   return fmt::format(",\"hash\":\"{}\"}}\n", io::content_hash(body));
 }
 
-Json json_of(const Progress& progress) {
+Json json_of(const RunProgress& progress) {
   return {{"step", progress.step},
           {"sequences_read", progress.sequences_read},
           {"last_sequence", progress.last_sequence},
@@ -43,31 +44,31 @@ Json json_of(const ManifestFile& file) {
 }
 
 Json json_of(const ManifestTensor& tensor) {
-  return {{"name", tensor.info.name},
-          {"dtype", io::to_string(tensor.info.dtype)},
-          {"shape", tensor.info.shape},
-          {"file", tensor.file},
+  return {{"name", tensor.info.name},    {"dtype", io::to_string(tensor.info.dtype)},
+          {"shape", tensor.info.shape},  {"begin", tensor.range.begin},
+          {"whole", tensor.range.whole}, {"file", tensor.file},
           {"hash", tensor.hash}};
 }
 
-/// Fields of the manifest at a path. Each throws IoError that names the field, if it is missing or
-/// holds anything but what the manifest has there.
-class Fields {
+/// JsonFields of the manifest at a path. Each throws IoError that names the field, if it is missing
+/// or holds anything but what the manifest has there.
+class JsonFields {
  public:
-  Fields(const Json& json, const std::string& path) : json_(json), path_(path) {}
+  JsonFields(const Json& json, const std::string& path) : json_(json), path_(path) {}
 
   [[noreturn]] void refuse(const char* key) const {
     fail<IoError>(
         "checkpoint: {} has no field '{}' of its kind; a manifest of format_version {} is required",
-        path_, key, kManifestVersion);
+        excerpt(path_), key, kManifestVersion);
   }
 
   const Json& at(const char* key) const {
-    const auto found = json_.is_object() ? json_.find(key) : json_.end();
-    if (!json_.is_object() || found == json_.end()) refuse(key);
-    return *found;
+    const auto entry = json_.is_object() ? json_.find(key) : json_.end();
+    if (!json_.is_object() || entry == json_.end()) refuse(key);
+    return *entry;
   }
-  Fields object(const char* key) const { return {at(key), path_}; }
+  bool has(const char* key) const { return json_.is_object() && json_.contains(key); }
+  JsonFields object(const char* key) const { return {at(key), path_}; }
   std::string text(const char* key) const {
     if (!at(key).is_string()) refuse(key);
     return at(key).get<std::string>();
@@ -97,9 +98,9 @@ class Fields {
     }
     return shape;
   }
-  std::vector<Fields> list(const char* key) const {
+  std::vector<JsonFields> list(const char* key) const {
     if (!at(key).is_array()) refuse(key);
-    std::vector<Fields> items;
+    std::vector<JsonFields> items;
     for (const Json& item : at(key)) items.emplace_back(item, path_);
     return items;
   }
@@ -109,23 +110,38 @@ class Fields {
   const std::string& path_;
 };
 
-Manifest manifest_of(const Fields& fields) {
+/// The range of a tensor; manifests of earlier versions have none, and whole tensors.
+model::GlobalRange range_of(const JsonFields& tensor, const model::Shape& size) {
+  model::GlobalRange range = model::whole_of(size);
+  if (!tensor.has("begin")) return range;
+  range.begin = tensor.shape("begin");
+  range.whole = tensor.shape("whole");
+  bool fits = range.begin.size() == size.size() && range.whole.size() == size.size();
+  for (std::size_t dim = 0; fits && dim < size.size(); ++dim) {
+    fits = range.begin[dim] <= range.whole[dim] && size[dim] <= range.whole[dim] - range.begin[dim];
+  }
+  if (!fits) tensor.refuse("begin");
+  return range;
+}
+
+Manifest manifest_of(const JsonFields& fields) {
   Manifest manifest{.version = fields.text("version"), .world = fields.number<int>("world")};
-  const Fields progress = fields.object("progress");
+  const JsonFields progress = fields.object("progress");
   manifest.progress = {.step = progress.number("step"),
                        .sequences_read = progress.number("sequences_read"),
                        .last_sequence = progress.text("last_sequence"),
                        .vocab_size = progress.number("vocab_size")};
-  for (const Fields& file : fields.list("files")) {
+  for (const JsonFields& file : fields.list("files")) {
     manifest.files.push_back({.name = file.file_name("name"),
                               .bytes = file.number("bytes"),
                               .front_bytes = file.number("front_bytes"),
                               .front_hash = file.text("front_hash")});
   }
-  for (const Fields& tensor : fields.list("tensors")) {
+  for (const JsonFields& tensor : fields.list("tensors")) {
     ManifestTensor read{.info = {.name = tensor.text("name"), .shape = tensor.shape("shape")},
                         .file = tensor.file_name("file"),
                         .hash = tensor.text("hash")};
+    read.range = range_of(tensor, read.info.shape);
     // A dtype that is not known is told by the file that has the tensor.
     read.info.dtype = io::parse_tensor_dtype(tensor.text("dtype")).value_or(io::TensorDtype::U8);
     if (std::ranges::find(manifest.files, read.file, &ManifestFile::name) == manifest.files.end()) {
@@ -160,18 +176,18 @@ Manifest parse_manifest(const std::string& path, std::string_view text) {
     fail<IoError>(
         "checkpoint: {} is cut off or was changed: its {} do not end with their hash; the "
         "manifest as it was written is required",
-        path, count_of(text.size(), "byte"));
+        excerpt(path), count_of(text.size(), "byte"));
   }
   // The text is one that this program wrote, perhaps another version of it.
   const JsonRead read = read_json_text(text);
   if (read.fault) {
-    fail<IoError>("checkpoint: {} {}; a manifest of format_version {} is required", path,
+    fail<IoError>("checkpoint: {} {}; a manifest of format_version {} is required", excerpt(path),
                   to_string(*read.fault), kManifestVersion);
   }
-  const Fields fields(read.value, path);
+  const JsonFields fields(read.value, path);
   const auto version = fields.number("format_version");
   if (version != kManifestVersion) {
-    fail<IoError>("checkpoint: {} has format_version {}; {} is required", path, version,
+    fail<IoError>("checkpoint: {} has format_version {}; {} is required", excerpt(path), version,
                   kManifestVersion);
   }
   return manifest_of(fields);

@@ -8,17 +8,18 @@
 #include <vector>
 
 #include "armillary/io/safetensors.h"
+#include "armillary/model/global_range.h"
 
 namespace armillary::train {
 
 /// How far a run has come.
-struct Progress {
+struct RunProgress {
   std::int64_t step = 0;            ///< Optimizer steps taken; the next one is step + 1.
   std::int64_t sequences_read = 0;  ///< The next sequence of the data has this number.
   std::string last_sequence;        ///< hash_of (checkpoint.h) of the sequence before it.
   std::int64_t vocab_size = 0;      ///< That of the data.
 
-  bool operator==(const Progress&) const = default;
+  bool operator==(const RunProgress&) const = default;
 };
 
 /// A file of a checkpoint, as it must be found. Its front is a safetensors header, whose data is in
@@ -33,10 +34,12 @@ struct ManifestFile {
   bool operator==(const ManifestFile&) const = default;
 };
 
-/// A tensor, the file that has it and the hash of its values; its place is in the header of the
-/// file.
+/// A tensor or a shard of it, the file that has it and the hash of its values; its place is in the
+/// header of the file.
 struct ManifestTensor {
   io::TensorInfo info;
+  /// Indices of the whole tensor that it has; sizes are those of `info`.
+  model::GlobalRange range;
   std::string file;  ///< Name of the file that has it.
   std::string hash;  ///< io::content_hash of its bytes.
 };
@@ -46,7 +49,7 @@ struct ManifestTensor {
 struct Manifest {
   std::string version;  ///< Version of the library that wrote it.
   int world = 0;        ///< Ranks that wrote it.
-  Progress progress;
+  RunProgress progress;
   std::vector<ManifestFile> files;
   std::vector<ManifestTensor> tensors;
 };

@@ -1,3 +1,5 @@
+// manifest_test.cpp: manifests are read as they were written, also those of earlier versions; every
+// cut, flipped bit and field of another kind is refused.
 #include "armillary/train/checkpoint/manifest.h"
 
 #include <gmock/gmock.h>
@@ -13,13 +15,14 @@ using testing::HasSubstr;
 using testing::ThrowsMessage;
 
 Manifest some_manifest() {
-  return {
-      .version = "1.2.3",
-      .world = 2,
-      .progress = {.step = 20, .sequences_read = 40, .last_sequence = "ab", .vocab_size = 257},
-      .files = {{.name = "part", .bytes = 100, .front_bytes = 60, .front_hash = "cd"}},
-      .tensors = {
-          {.info = {"parameters/w", io::TensorDtype::F32, {2, 5}}, .file = "part", .hash = "ef"}}};
+  return {.version = "1.2.3",
+          .world = 2,
+          .progress = {.step = 20, .sequences_read = 40, .last_sequence = "ab", .vocab_size = 257},
+          .files = {{.name = "part", .bytes = 100, .front_bytes = 60, .front_hash = "cd"}},
+          .tensors = {{.info = {"parameters/w", io::TensorDtype::F32, {2, 5}},
+                       .range = {.whole = {6, 5}, .begin = {4, 0}, .size = {2, 5}},
+                       .file = "part",
+                       .hash = "ef"}}};
 }
 
 TEST(Manifest, IsReadAsItWasWritten) {
@@ -32,6 +35,7 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.tensors[0].info.name, "parameters/w");
   EXPECT_EQ(read.tensors[0].info.dtype, io::TensorDtype::F32);
   EXPECT_EQ(read.tensors[0].info.shape, (std::vector<std::int64_t>{2, 5}));
+  EXPECT_EQ(read.tensors[0].range, some_manifest().tensors[0].range);
   EXPECT_EQ(read.tensors[0].file, "part");
   EXPECT_EQ(read.tensors[0].hash, "ef");
 }
@@ -65,6 +69,14 @@ TEST(Manifest, OtherVersionsAndMissingFieldsAreRefused) {
                              "format_version 1 is required"));
 }
 
+TEST(Manifest, OfEarlierVersionsHasWholeTensors) {
+  const std::string whole = to_text(some_manifest());
+  std::string body = whole.substr(0, whole.rfind(",\"hash\""));
+  const std::string range = "\"begin\":[4,0],\"whole\":[6,5],";
+  body.erase(body.find(range), range.size());
+  EXPECT_EQ(parse_manifest("m", signed_text(body)).tensors[0].range, model::whole_of({2, 5}));
+}
+
 // A hash that is right does not make a field so: another program may have written it.
 TEST(Manifest, FieldsOfAnotherKindAreRefused) {
   const std::string whole = to_text(some_manifest());
@@ -82,6 +94,10 @@ TEST(Manifest, FieldsOfAnotherKindAreRefused) {
   expect_refused("\"world\":2", "\"world\":4294967298", "world");
   expect_refused("\"shape\":[2,5]", "\"shape\":[2,-5]", "shape");
   expect_refused("\"shape\":[2,5]", "\"shape\":7", "shape");
+  expect_refused("\"begin\":[4,0]", "\"begin\":[5,0]", "begin");
+  expect_refused("\"begin\":[4,0]", "\"begin\":[4]", "begin");
+  expect_refused("\"whole\":[6,5]", "\"whole\":[6,4]", "begin");
+  expect_refused("\"whole\":[6,5],", "", "whole");
   expect_refused("\"file\":\"part\"", "\"file\":\"other\"", "file");
   expect_refused("\"name\":\"part\"", "\"name\":\"../part\"", "name");
   expect_refused("\"progress\":{", "\"progress\":[],\"x\":{", "step");

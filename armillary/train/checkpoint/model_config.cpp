@@ -13,10 +13,10 @@
 #include "armillary/core/error.h"
 #include "armillary/core/json_text.h"
 #include "armillary/core/names.h"
+#include "armillary/core/section.h"
 #include "armillary/core/user_text.h"
-#include "armillary/train/models/registry.h"
+#include "armillary/model/registry.h"
 #include "armillary/train/packed_text.h"
-#include "armillary/train/recipe_fields.h"
 
 namespace armillary::train {
 namespace {
@@ -38,11 +38,11 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kHfNames
     {"ffn_norm", "post_attention_layernorm"},
 }};
 
-/// Keys that decide what transformers computes for a Llama of this recipe.
-Config hf_computed(const Recipe& recipe) {
-  const DecoderOptions options = decoder_options(recipe.model);
+/// Keys that decide what transformers computes for a Llama with these sizes.
+Config hf_computed(const model::ModelOptions& model) {
+  const model::DecoderOptions options = model::decoder_options(model);
   return {{"model_type", "llama"},
-          {"vocab_size", options.vocab_size()},
+          {"vocab_size", kVocabSize},
           {"hidden_size", options.dim()},
           {"intermediate_size", options.hidden_dim()},
           {"num_hidden_layers", options.n_layers()},
@@ -94,33 +94,31 @@ Config hf_normalized(Config config) {
   return config;
 }
 
-/// The keys of [model] with the recipe's values.
-Config own_computed(const Recipe& recipe) {
-  Recipe copy = recipe;
-  Config model = Config::object();
-  for (const Field& field : fields(copy)) {
-    // All keys of the section, so that a new one is compared without a change here.
-    if (field.section != "model") continue;
-    std::visit([&](const auto* value) { model[field.key] = *value; }, field.value);
+/// The keys of [model] with their values: all of them, so that a new one is compared without a
+/// change here.
+Config own_computed(model::ModelOptions model) {
+  Config keys = Config::object();
+  for (const Key& key : section_of(model).keys) {
+    std::visit([&](const auto* value) { keys[key.name] = *value; }, key.value);
   }
-  return {{"model_type", "armillary"}, {"vocab_size", kVocabSize}, {"model", model}};
+  return {{"model_type", "armillary"}, {"vocab_size", kVocabSize}, {"model", keys}};
 }
 
 /// A value of a config in an error.
 std::string shown(const Config& value) {
-  return shorten(json_text(value), kMostQuotedBytes);
+  return excerpt(json_text(value));
 }
 
 /// Refuses the first key whose value is not the one wanted.
-void require_equal(const std::string& path, const std::string& inside, const Config& given,
+void require_equal(const std::string& path, const std::string& inside, const Config& config,
                    const Config& wanted) {
   for (const auto& [key, value] : wanted.items()) {
-    const Config found = given.is_object() ? given.value(key, Config()) : Config();
+    const Config entry = config.is_object() ? config.value(key, Config()) : Config();
     if (value.is_object()) {
-      require_equal(path, inside + key + ".", found, value);
-    } else if (found != value) {
-      fail<InvalidArgument>("model: {} has {}{} = {}; {}, that of the recipe, is required", path,
-                            inside, key, shown(found), shown(value));
+      require_equal(path, inside + key + ".", entry, value);
+    } else if (entry != value) {
+      fail<InvalidArgument>("model: {} has {}{} = {}; {}, that of the recipe, is required",
+                            excerpt(path), inside, key, shown(entry), shown(value));
     }
   }
 }
@@ -136,22 +134,22 @@ FolderFormat parse_folder_format(const std::string& name) {
                         list_names(names), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
-Config model_config(const Recipe& recipe, FolderFormat format) {
+Config model_config(const model::ModelOptions& model, std::int64_t seq_len, FolderFormat format) {
   if (format == FolderFormat::Armillary) {
-    Config config = own_computed(recipe);
+    Config config = own_computed(model);
     config["dtype"] = "float32";
     return config;
   }
-  if (recipe.model.name != "llama") {
+  if (model.name != "llama") {
     fail<InvalidArgument>(
         "export: model.name {} in format hf; llama, which transformers has too, is required; "
         "nearest: --format armillary",
-        recipe.model.name);
+        model.name);
   }
-  Config config = hf_computed(recipe);
+  Config config = hf_computed(model);
   config["architectures"] = {"LlamaForCausalLM"};
-  config["max_position_embeddings"] = recipe.training.seq_len;
-  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", recipe.model.rope_theta}};
+  config["max_position_embeddings"] = seq_len;
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", model.rope_theta}};
   config["bos_token_id"] = nullptr;
   config["eos_token_id"] = kSeparator;
   config["pad_token_id"] = nullptr;
@@ -165,16 +163,16 @@ FolderFormat format_of(const Config& config) {
   return is_ours ? FolderFormat::Armillary : FolderFormat::Hf;
 }
 
-void check_config(const std::string& path, const Config& config, const Recipe& recipe) {
+void check_config(const std::string& path, const Config& config, const model::ModelOptions& model) {
   if (format_of(config) == FolderFormat::Armillary) {
-    require_equal(path, "", config, own_computed(recipe));
+    require_equal(path, "", config, own_computed(model));
     return;
   }
-  if (recipe.model.name != "llama") {
+  if (model.name != "llama") {
     fail<InvalidArgument>("model: {} has model_type {}; armillary, for model.name {}, is required",
-                          path, shown(config.value("model_type", Config())), recipe.model.name);
+                          excerpt(path), shown(config.value("model_type", Config())), model.name);
   }
-  require_equal(path, "", hf_normalized(config), hf_computed(recipe));
+  require_equal(path, "", hf_normalized(config), hf_computed(model));
 }
 
 std::string folder_name(const std::string& parameter, FolderFormat format) {

@@ -19,8 +19,6 @@
 #include "armillary/core/user_text.h"
 #include "armillary/io/file_system.h"
 #include "armillary/io/mapped_file.h"
-#include "armillary/train/checkpoint/checkpoint.h"
-#include "armillary/train/checkpoint/folder.h"
 
 namespace armillary::train {
 namespace {
@@ -30,8 +28,6 @@ namespace fs = std::filesystem;
 // Names that transformers gives to these files.
 constexpr const char* kConfigName = "config.json";
 constexpr const char* kIndexName = "model.safetensors.index.json";
-/// Names of parameters in a checkpoint; optimizer state has other prefixes and is not exported.
-constexpr const char* kParameterPrefix = "parameters/";
 
 /// A file that holds one JSON object.
 nlohmann::json read_json(const std::string& path) {
@@ -39,7 +35,7 @@ nlohmann::json read_json(const std::string& path) {
   const JsonRead read =
       read_json_text({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
   if (read.fault || !read.value.is_object()) {
-    fail<IoError>("model: {} {}; a JSON object is required", path,
+    fail<IoError>("model: {} {}; a JSON object is required", excerpt(path),
                   read.fault ? to_string(*read.fault) : "is no JSON object");
   }
   return read.value;
@@ -60,11 +56,12 @@ class ModelFiles {
     const std::string path = folder + "/" + kIndexName;
     const nlohmann::json index = read_json(path);
     const nlohmann::json map = index.value("weight_map", nlohmann::json());
-    if (!map.is_object()) fail<IoError>("model: {} has no weight_map; one is required", path);
+    if (!map.is_object())
+      fail<IoError>("model: {} has no weight_map; one is required", excerpt(path));
     for (const auto& [name, file] : map.items()) {
       if (!file.is_string()) {
-        fail<IoError>("model: {}: tensor {} is in {}; a file is required", path, quote(name),
-                      shorten(json_text(file), kMostQuotedBytes));
+        fail<IoError>("model: {}: tensor {} is in {}; a file is required", excerpt(path),
+                      quote(name), excerpt(json_text(file)));
       }
       file_of_[name] = file.get<std::string>();
     }
@@ -72,15 +69,15 @@ class ModelFiles {
 
   /// @throws IoError unless the tensor is there, fp32 and of this shape.
   std::span<const std::byte> bytes(const io::TensorInfo& wanted) {
-    const auto found = file_of_.find(wanted.name);
-    if (found == file_of_.end()) {
-      fail<IoError>("model: {} has no tensor '{}'; all of the recipe's model are required", folder_,
-                    wanted.name);
+    const auto entry = file_of_.find(wanted.name);
+    if (entry == file_of_.end()) {
+      fail<IoError>("model: {} has no tensor '{}'; all of the recipe's model are required",
+                    excerpt(folder_), wanted.name);
     }
-    const io::SafetensorsFile& file = open(found->second);
+    const io::SafetensorsFile& file = open(entry->second);
     const io::TensorInfo& info = file.info(wanted.name);
     if (info.dtype != wanted.dtype || info.shape != wanted.shape) {
-      fail<IoError>("model: {}: tensor '{}' is {} [{}]; {} [{}] is required", file.path(),
+      fail<IoError>("model: {}: tensor '{}' is {} [{}]; {} [{}] is required", excerpt(file.path()),
                     wanted.name, to_string(info.dtype), fmt::join(info.shape, ","),
                     to_string(wanted.dtype), fmt::join(wanted.shape, ","));
     }
@@ -93,7 +90,7 @@ class ModelFiles {
       if (names.contains(name)) continue;
       fail<IoError>(
           "model: {}/{}: tensor {} is not one of the recipe's model; none but those are required",
-          folder_, file, quote(name));
+          excerpt(folder_), excerpt(file), quote(name));
     }
   }
 
@@ -148,33 +145,15 @@ void expect_free(const std::string& folder) {
       !fs::exists(status) || (fs::is_directory(status) && fs::is_empty(folder, error));
   if (!is_free) {
     fail<InvalidArgument>("export: {} is there and not empty; a new or empty folder is required",
-                          folder);
+                          excerpt(folder));
   }
-}
-
-/// The checkpoint that `run` is, or its newest.
-std::string checkpoint_of(const std::string& run) {
-  std::error_code error;
-  if (fs::is_regular_file(run + "/" + kManifestName, error)) return run;
-  const std::string recipe_path = run + "/" + kRecipeName;
-  if (!fs::is_regular_file(recipe_path, error)) {
-    fail<InvalidArgument>(
-        "export: {} has neither {} nor {}; the folder of a run or of a checkpoint is required", run,
-        kRecipeName, kManifestName);
-  }
-  const std::string folder = run + "/" + load_recipe(recipe_path).checkpoint.folder;
-  const FoundCheckpoints found = find_checkpoints(folder);
-  if (found.whole.empty()) {
-    fail<InvalidArgument>("export: {} has no whole checkpoint; one is required", folder);
-  }
-  return found.whole.back().path;
 }
 
 }  // namespace
 
-void write_model_folder(const std::string& folder, FolderFormat format, const Recipe& recipe,
-                        std::vector<io::TensorBytes> parameters, std::int64_t most_file_bytes) {
-  const nlohmann::json config = model_config(recipe, format);
+void write_model_folder(const std::string& folder, FolderFormat format,
+                        const nlohmann::json& config, std::vector<io::TensorBytes> parameters,
+                        std::int64_t most_file_bytes) {
   expect_free(folder);
   for (io::TensorBytes& tensor : parameters) {
     tensor.info.name = folder_name(tensor.info.name, format);
@@ -198,40 +177,21 @@ void write_model_folder(const std::string& folder, FolderFormat format, const Re
   files.sync_folder(folder);
 }
 
-std::string export_model(const std::string& run, const std::string& folder, FolderFormat format) {
-  const std::string path = checkpoint_of(run);
-  const Checkpoint checkpoint(path);
-  // All bytes are checked here: an export is read by programs that do not know the hashes.
-  checkpoint.verify(0, 1);
-  const Recipe recipe = parse_recipe(checkpoint.recipe(), path + "/" + kRecipeName);
-  std::vector<io::TensorBytes> parameters;
-  for (const ManifestTensor& tensor : checkpoint.manifest().tensors) {
-    if (!tensor.info.name.starts_with(kParameterPrefix)) continue;
-    io::TensorBytes parameter{tensor.info, checkpoint.bytes(tensor.info)};
-    parameter.info.name.erase(0, std::strlen(kParameterPrefix));
-    parameters.push_back(std::move(parameter));
-  }
-  write_model_folder(folder, format, recipe, std::move(parameters));
-  return path;
-}
-
-void load_parameters(const std::string& folder, const Recipe& recipe, const Model& model,
-                     const ParameterStore& store) {
+void load_parameters(const std::string& folder, const model::ModelOptions& options,
+                     const std::vector<Piece>& pieces) {
   const std::string config_path = folder + "/" + kConfigName;
   const nlohmann::json config = read_json(config_path);
-  check_config(config_path, config, recipe);
+  check_config(config_path, config, options);
   const FolderFormat format = format_of(config);
   ModelFiles files(folder);
   // Each parameter is looked for by its name, and then nothing may be left over.
   std::set<std::string> names;
-  const std::vector<std::string> own_names = model.parameter_names();
-  for (std::size_t i = 0; i < own_names.size(); ++i) {
-    const at::Tensor& to = store.parameters()[i];
-    const io::TensorInfo wanted{.name = folder_name(own_names[i], format),
+  for (const Piece& piece : pieces) {
+    const io::TensorInfo wanted{.name = folder_name(piece.name, format),
                                 .dtype = io::TensorDtype::F32,
-                                .shape = to.sizes().vec()};
+                                .shape = piece.range.size};
     const auto from = files.bytes(wanted);
-    if (!from.empty()) std::memcpy(to.data_ptr(), from.data(), from.size());
+    if (!from.empty()) std::memcpy(piece.value.data_ptr(), from.data(), from.size());
     names.insert(wanted.name);
   }
   files.expect_no_other(names);

@@ -11,31 +11,24 @@
 
 #include "armillary/io/safetensors.h"
 #include "armillary/train/checkpoint/model_config.h"
-#include "armillary/train/models/model.h"
-#include "armillary/train/parameter_store.h"
-#include "armillary/train/recipe.h"
+#include "armillary/train/store.h"
 
 namespace armillary::train {
 
 /// Bytes of a file of a folder, above which another file is begun.
 inline constexpr std::int64_t kMostFileBytes = 5'000'000'000;
 
-/// Writes config.json and the parameters, which have the names that the model gives them, to a
-/// folder that is not there or is empty. Everything is on the disk when it returns, config.json
-/// last. @throws InvalidArgument as model_config, or if there is something in the folder; IoError.
-void write_model_folder(const std::string& folder, FolderFormat format, const Recipe& recipe,
-                        std::vector<io::TensorBytes> parameters,
+/// Writes config.json (model_config.h) and the parameters, which have the names that the model
+/// gives them, to a folder that is not there or is empty. Everything is on the disk when it
+/// returns, config.json last. @throws InvalidArgument if there is something in the folder; IoError.
+void write_model_folder(const std::string& folder, FolderFormat format,
+                        const nlohmann::json& config, std::vector<io::TensorBytes> parameters,
                         std::int64_t most_file_bytes = kMostFileBytes);
 
-/// Writes the parameters of a run: of its newest whole checkpoint, all of it verified, or of the
-/// checkpoint itself, if `run` is one. Returns the checkpoint.
-/// @throws InvalidArgument if `run` is neither, or as write_model_folder; IoError.
-std::string export_model(const std::string& run, const std::string& folder, FolderFormat format);
-
-/// Copies the parameters of a folder, which must be fp32, into `store`. @throws InvalidArgument if
-/// config.json is not of the recipe's model; IoError that names file and tensor, if one is missing,
-/// has another shape or dtype, or is not of this model.
-void load_parameters(const std::string& folder, const Recipe& recipe, const Model& model,
-                     const ParameterStore& store);
+/// Copies the parameters of a folder, which must be fp32, into the values of `pieces`. @throws
+/// InvalidArgument if config.json is not of this model; IoError that names file and tensor, if one
+/// is missing, has another shape or dtype, or is not of this model.
+void load_parameters(const std::string& folder, const model::ModelOptions& options,
+                     const std::vector<Piece>& pieces);
 
 }  // namespace armillary::train

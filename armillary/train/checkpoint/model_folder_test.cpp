@@ -33,21 +33,19 @@ Recipe small_llama(bool tied = false) {
   return recipe;
 }
 
+nlohmann::json config_of(const Recipe& recipe, FolderFormat format = FolderFormat::Hf) {
+  return model_config(recipe.model, recipe.training.seq_len, format);
+}
+
 /// A replica of the recipe's model, drawn from `seed`.
 struct Replica {
-  explicit Replica(const Recipe& recipe, std::int64_t seed)
-      : model(make(recipe, seed)), store(model->parameters()) {}
-
-  static std::unique_ptr<Model> make(Recipe recipe, std::int64_t seed) {
-    recipe.training.seed = seed;
-    return make_model(recipe);
-  }
+  Replica(const Recipe& recipe, std::int64_t seed) : store(*make_model(recipe), seed) {}
 
   /// Parameters by the names of the model.
   std::vector<io::TensorBytes> parameters() const {
     std::vector<io::TensorBytes> parameters;
-    for (const StateTensor& tensor : state_of(*model, store)) {
-      io::TensorBytes bytes = tensor.bytes();
+    for (const StateTensor& tensor : state_of(store.pieces())) {
+      io::TensorBytes bytes = tensor.saved();
       constexpr std::string_view kPrefix = "parameters/";
       if (!tensor.name.starts_with(kPrefix)) continue;
       bytes.info.name.erase(0, kPrefix.size());
@@ -56,8 +54,7 @@ struct Replica {
     return parameters;
   }
 
-  std::unique_ptr<Model> model;
-  ParameterStore store;
+  Store store;
 };
 
 bool equal_parameters(const Replica& a, const Replica& b) {
@@ -73,12 +70,13 @@ TEST(ModelFolder, GivesBackEveryBitInOneFileOrSeveral) {
     for (const FolderFormat format : {FolderFormat::Hf, FolderFormat::Armillary}) {
       for (const std::int64_t most : {kMostFileBytes, std::int64_t{20000}, std::int64_t{1}}) {
         const ScratchFolder folder;
-        write_model_folder(folder.path("m"), format, recipe, written.parameters(), most);
+        write_model_folder(folder.path("m"), format, config_of(recipe, format),
+                           written.parameters(), most);
         EXPECT_EQ(std::filesystem::exists(folder.path("m/model.safetensors")),
                   most == kMostFileBytes);
         const Replica read(recipe, 2);
         EXPECT_FALSE(equal_parameters(read, written));
-        load_parameters(folder.path("m"), recipe, *read.model, read.store);
+        load_parameters(folder.path("m"), recipe.model, read.store.pieces());
         EXPECT_TRUE(equal_parameters(read, written)) << tied << " in files of " << most;
       }
     }
@@ -90,7 +88,8 @@ TEST(ModelFolder, FilesAreNumberedAndSmallEnough) {
   const Recipe recipe = small_llama();
   const Replica written(recipe, 1);
   constexpr std::int64_t kMost = 40000;
-  write_model_folder(folder.path("m"), FolderFormat::Hf, recipe, written.parameters(), kMost);
+  write_model_folder(folder.path("m"), FolderFormat::Hf, config_of(recipe), written.parameters(),
+                     kMost);
   const auto index = nlohmann::json::parse(folder.read("m/model.safetensors.index.json"));
   std::int64_t total = 0;
   for (const io::TensorBytes& tensor : written.parameters()) total += tensor.info.bytes();
@@ -119,7 +118,7 @@ TEST(ModelFolder, NamesAreThoseOfTransformers) {
 /// config.json of `recipe` with one key changed, or left out if `value` is discarded.
 nlohmann::json changed_config(const Recipe& recipe, const std::string& key,
                               const nlohmann::json& value) {
-  nlohmann::json config = model_config(recipe, FolderFormat::Hf);
+  nlohmann::json config = config_of(recipe);
   if (value.is_discarded()) {
     config.erase(key);
   } else {
@@ -133,12 +132,12 @@ TEST(ModelConfig, WhatDecidesTheResultMustBeTheRecipes) {
   const auto refused = [&](const std::string& key, const nlohmann::json& value,
                            const std::string& text) {
     EXPECT_THAT(
-        [&] { check_config("c.json", changed_config(recipe, key, value), recipe); },
+        [&] { check_config("c.json", changed_config(recipe, key, value), recipe.model); },
         ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("model: c.json has "), HasSubstr(text))))
         << key;
   };
   const nlohmann::json none(nlohmann::json::value_t::discarded);
-  check_config("c.json", model_config(recipe, FolderFormat::Hf), recipe);
+  check_config("c.json", config_of(recipe), recipe.model);
   refused("hidden_size", 64, "hidden_size = 64; 32, that of the recipe, is required");
   refused("hidden_size", none, "hidden_size = null; 32");
   refused("vocab_size", 32000, "vocab_size = 32000; 257");
@@ -151,14 +150,14 @@ TEST(ModelConfig, WhatDecidesTheResultMustBeTheRecipes) {
   // Left out, these have the defaults of transformers.
   for (const char* key :
        {"mlp_bias", "hidden_act", "rope_scaling", "head_dim", "rope_parameters"}) {
-    EXPECT_NO_THROW(check_config("c.json", changed_config(recipe, key, none), recipe)) << key;
+    EXPECT_NO_THROW(check_config("c.json", changed_config(recipe, key, none), recipe.model)) << key;
   }
-  EXPECT_THAT([&] { check_config("c", model_config(recipe, FolderFormat::Hf), small_recipe()); },
+  EXPECT_THAT([&] { check_config("c", config_of(recipe), small_recipe().model); },
               ThrowsMessage<InvalidArgument>(HasSubstr("armillary, for model.name gpt")));
   Recipe other = small_recipe();
   other.model.n_layers = 3;
   EXPECT_THAT(
-      [&] { check_config("c", model_config(small_recipe(), FolderFormat::Armillary), other); },
+      [&] { check_config("c", config_of(small_recipe(), FolderFormat::Armillary), other.model); },
       ThrowsMessage<InvalidArgument>(HasSubstr("c has model.n_layers = 2; 3, that of")));
 }
 
@@ -168,8 +167,9 @@ TEST(ModelFolder, TensorsThatDoNotFitAreRefusedByName) {
   const Replica replica(recipe, 1);
   const auto refused = [&](const std::string& file, std::vector<io::TensorBytes> parameters,
                            const std::string& text) {
-    write_model_folder(folder.path(file), FolderFormat::Hf, recipe, std::move(parameters));
-    EXPECT_THAT([&] { load_parameters(folder.path(file), recipe, *replica.model, replica.store); },
+    write_model_folder(folder.path(file), FolderFormat::Hf, config_of(recipe),
+                       std::move(parameters));
+    EXPECT_THAT([&] { load_parameters(folder.path(file), recipe.model, replica.store.pieces()); },
                 ThrowsMessage<IoError>(HasSubstr(text)));
   };
   std::vector<io::TensorBytes> parameters = replica.parameters();
@@ -185,30 +185,6 @@ TEST(ModelFolder, TensorsThatDoNotFitAreRefusedByName) {
   parameters = replica.parameters();
   parameters.push_back({{"layers.0.attention.wq.bias", io::TensorDtype::F32, {0}}, {}});
   refused("more", parameters, "tensor 'model.layers.0.self_attn.q_proj.bias' is not one of");
-}
-
-TEST(ExportModel, TakesTheNewestCheckpointOrTheOneThatIsNamed) {
-  const ScratchFolder folder;
-  Recipe recipe = small_llama();
-  recipe.training.steps = 4;
-  recipe.job.dump_folder = folder.path("run");
-  recipe.checkpoint.enable = true;
-  recipe.checkpoint.interval = 2;
-  recipe.checkpoint.folder = "saved";
-  run(recipe);
-  folder.write("run/recipe.toml", print_recipe(recipe));
-  const std::string step_2 = folder.path("run/saved/step-000002");
-  EXPECT_EQ(export_model(folder.path("run"), folder.path("newest"), FolderFormat::Hf),
-            folder.path("run/saved/step-000004"));
-  EXPECT_EQ(export_model(step_2, folder.path("named"), FolderFormat::Hf), step_2);
-  EXPECT_NE(folder.read("newest/model.safetensors"), folder.read("named/model.safetensors"));
-  EXPECT_EQ(folder.read("newest/config.json"), folder.read("named/config.json"));
-  EXPECT_THAT(
-      [&] { export_model(folder.path(), folder.path("x"), FolderFormat::Hf); },
-      ThrowsMessage<InvalidArgument>(HasSubstr("has neither recipe.toml nor manifest.json")));
-  std::filesystem::remove_all(folder.path("run/saved"));
-  EXPECT_THAT([&] { export_model(folder.path("run"), folder.path("x"), FolderFormat::Hf); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("run/saved has no whole checkpoint")));
 }
 
 }  // namespace

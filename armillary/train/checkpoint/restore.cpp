@@ -4,20 +4,17 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
-
 #include "armillary/comm/together.h"
-#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/folder.h"
-#include "armillary/train/checkpoint/resumable.h"
 
 namespace armillary::train {
 namespace {
 
 /// The data must go on where it stopped.
-void check_data(const Progress& progress, const Data& data) {
+void check_data(const RunProgress& progress, const Data& data) {
   if (data.vocab_size() != progress.vocab_size) {
     fail<InvalidArgument>(
         "checkpoint: data with a vocabulary of {} given; {}, that of the checkpoint, is required",
@@ -33,90 +30,69 @@ void check_data(const Progress& progress, const Data& data) {
   }
 }
 
-/// A run may be made longer, not shorter than it is.
-void check_steps(const Progress& progress, const Recipe& recipe) {
-  if (recipe.training.steps < progress.step) {
-    fail<InvalidArgument>(
-        "checkpoint: training.steps = {} given; at least {}, the steps of the checkpoint, is "
-        "required",
-        recipe.training.steps, progress.step);
-  }
-}
-
 }  // namespace
 
-io::TensorInfo StateTensor::info() const {
-  return {.name = name, .dtype = io::TensorDtype::F32, .shape = tensor.sizes().vec()};
+SavedTensor StateTensor::saved() const {
+  return {{{.name = name, .dtype = io::TensorDtype::F32, .shape = range.size},
+           {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}},
+          range};
 }
 
-io::TensorBytes StateTensor::bytes() const {
-  return {info(), {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}};
-}
-
-std::vector<StateTensor> state_of(const Model& model, const ParameterStore& store) {
-  const std::vector<std::string> names = model.parameter_names();
-  if (names.size() != store.parameters().size()) {
-    fail<InvalidArgument>("checkpoint: a model with {} of {}; one each is required",
-                          count_of(names.size(), "name"),
-                          count_of(store.parameters().size(), "parameter"));
-  }
+std::vector<StateTensor> state_of(const std::vector<Piece>& pieces) {
   std::vector<StateTensor> state;
   // One name for each parameter and kind: "parameters/NAME", "means/NAME", "squares/NAME".
-  const auto add = [&](const char* kind, const std::vector<at::Tensor>& tensors) {
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      state.push_back({fmt::format("{}/{}", kind, names[i]), tensors[i]});
+  const auto add = [&](const char* kind, at::Tensor Piece::*member) {
+    for (const Piece& piece : pieces) {
+      state.push_back({fmt::format("{}/{}", kind, piece.name), piece.*member, piece.range});
     }
   };
-  add("parameters", store.parameters());
-  add("means", store.means());
-  add("squares", store.squares());
+  add("parameters", &Piece::value);
+  add("means", &Piece::mean);
+  add("squares", &Piece::square);
   return state;
 }
 
-std::string choose_checkpoint(comm::Communicator& comm, const Recipe& recipe, bool resume,
+std::string choose_checkpoint(comm::Communicator& comm, const std::string& folder, bool resume,
                               const std::function<void(const std::string&)>& on_notice) {
-  const std::string folder = checkpoint_folder(recipe);
   std::string path;
   comm::run_together(comm, [&] {
-    const FoundCheckpoints found = find_checkpoints(folder);
+    const FoundCheckpoints checkpoints = find_checkpoints(folder);
     // Every rank looks: one on another host may not see the folder. Rank 0 alone tells.
     if (comm.rank() == 0 && resume && on_notice) {
-      for (const std::string& line : found.skipped) on_notice(line);
+      for (const std::string& line : checkpoints.skipped) on_notice(line);
     }
-    if (resume && found.whole.empty()) {
+    if (resume && checkpoints.whole.empty()) {
       fail<InvalidArgument>(
           "checkpoint: {} has no whole checkpoint to resume from; one is required; nearest: train "
           "without --resume",
-          folder);
+          excerpt(folder));
     }
-    if (!resume && !found.whole.empty()) {
+    if (!resume && !checkpoints.whole.empty()) {
       fail<InvalidArgument>(
           "checkpoint: {} has checkpoints, up to step {}; a run folder without any is required; "
           "nearest: --resume, or another job.dump_folder",
-          folder, found.whole.back().step);
+          excerpt(folder), checkpoints.whole.back().step);
     }
-    if (resume) path = found.whole.back().path;
+    if (resume) path = checkpoints.whole.back().path;
   });
   // The choice of rank 0 is that of all: a folder may be finished between two looks.
   return comm::text_of_rank(comm, 0, path);
 }
 
-Restored restore(comm::Communicator& comm, const std::string& path, const Recipe& recipe,
+Restored restore(comm::Communicator& comm, const std::string& path, const CheckResumable& check,
                  const Data& data, const std::vector<StateTensor>& state) {
   Restored restored;
   comm::run_together(comm, [&] {
     const Checkpoint checkpoint(path);
-    restored = {.progress = checkpoint.manifest().progress,
-                .recipe = parse_recipe(checkpoint.recipe(), path + "/" + kRecipeName)};
-    check_resumable(recipe, restored.recipe);
-    check_steps(restored.progress, recipe);
+    restored = {.progress = checkpoint.manifest().progress, .recipe = checkpoint.recipe()};
+    check(restored);
     check_data(restored.progress, data);
     // Each rank hashes a share, and run_together() tells all of them of a bad one.
     checkpoint.verify(comm.rank(), comm.world());
-    // Every rank has the whole state, so every rank reads all of it, whatever world wrote it.
+    // Every rank reads its ranges of all tensors, whatever ranges and ranks wrote them.
     for (const StateTensor& to : state) {
-      const auto from = checkpoint.bytes(to.info());
-      if (!from.empty()) std::memcpy(to.tensor.data_ptr(), from.data(), from.size());
+      checkpoint.read(to.name, io::TensorDtype::F32, to.range,
+                      {static_cast<std::byte*>(to.tensor.data_ptr()), to.tensor.nbytes()});
     }
   });
   return restored;

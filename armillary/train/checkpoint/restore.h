@@ -1,6 +1,6 @@
 // restore.h: the state of a run, as it is saved, found again and put back.
 //
-//   model, store --state_of--> tensors by name --(saver.h)--> checkpoint
+//   pieces --state_of--> tensors by name --(saver.h)--> checkpoint
 //   run folder --choose_checkpoint--> its newest --restore--> the values of the tensors
 #pragma once
 
@@ -11,12 +11,10 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
-#include "armillary/io/safetensors.h"
 #include "armillary/train/checkpoint/manifest.h"
+#include "armillary/train/checkpoint/saved_tensor.h"
 #include "armillary/train/data.h"
-#include "armillary/train/models/model.h"
-#include "armillary/train/parameter_store.h"
-#include "armillary/train/recipe.h"
+#include "armillary/train/store.h"
 
 namespace armillary::train {
 
@@ -24,33 +22,37 @@ namespace armillary::train {
 struct StateTensor {
   std::string name;
   at::Tensor tensor;
+  model::GlobalRange range;  ///< The part of the whole tensor that it is.
 
-  io::TensorInfo info() const;    ///< Name, F32 and shape.
-  io::TensorBytes bytes() const;  ///< In the memory of the tensor.
+  SavedTensor saved() const;  ///< In the memory of the tensor.
 };
 
 /// All tensors that a run needs to go on: "parameters/NAME" of each parameter, then "means/NAME",
-/// then "squares/NAME". @throws InvalidArgument if the model has not a name for each parameter.
-std::vector<StateTensor> state_of(const Model& model, const ParameterStore& store);
+/// then "squares/NAME".
+std::vector<StateTensor> state_of(const std::vector<Piece>& pieces);
 
-/// The checkpoint from which a run begins: the newest whole one if it is to resume, else none, an
-/// empty path. `on_notice` is given a line for each folder that is passed over, on rank 0.
-/// Collective; all ranks take that of rank 0.
+/// The checkpoint from which a run begins: the newest whole one of `folder` if it is to resume,
+/// else none, an empty path. `on_notice` is given a line for each folder that is passed over, on
+/// rank 0. Collective; all ranks take that of rank 0.
 /// @throws InvalidArgument on every rank if the run is to resume and there is none, or is not and
 /// there are some; IoError if the folder cannot be read.
-std::string choose_checkpoint(comm::Communicator& comm, const Recipe& recipe, bool resume,
+std::string choose_checkpoint(comm::Communicator& comm, const std::string& folder, bool resume,
                               const std::function<void(const std::string&)>& on_notice);
 
 /// A checkpoint that was restored.
 struct Restored {
-  Progress progress;
-  Recipe recipe;  ///< With which it was written.
+  RunProgress progress;
+  std::string recipe;  ///< Text of the recipe with which it was written.
 };
 
+/// Whether a run can go on from a checkpoint: throws if not. Called on every rank, before values
+/// are read; it must not communicate.
+using CheckResumable = std::function<void(const Restored& restored)>;
+
 /// Puts a checkpoint's values into the state. Ranks share the work of checking them. Collective.
-/// @throws InvalidArgument on every rank if the run cannot go on from it: another recipe
-/// (resumable.h), vocabulary or data, fewer steps; IoError as Checkpoint, also for another tensor.
-Restored restore(comm::Communicator& comm, const std::string& path, const Recipe& recipe,
+/// @throws on every rank what `check` throws; InvalidArgument for another vocabulary or data;
+/// IoError as Checkpoint, also for another tensor.
+Restored restore(comm::Communicator& comm, const std::string& path, const CheckResumable& check,
                  const Data& data, const std::vector<StateTensor>& state);
 
 }  // namespace armillary::train

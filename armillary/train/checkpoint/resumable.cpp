@@ -49,16 +49,15 @@ bool may_change(const std::string& key) {
   });
 }
 
-void check_resumable(const Recipe& given, const Recipe& saved) {
-  const std::vector<std::string> wanted = settings(saved);
-  const std::vector<std::string> lines = settings(given);
+void check_resumable(const std::vector<std::string>& settings,
+                     const std::vector<std::string>& saved) {
   // Keys of [model] depend on model.name, which comes first: with equal names both have the same.
-  for (std::size_t i = 0; i < std::min(lines.size(), wanted.size()); ++i) {
-    if (lines[i] == wanted[i] || may_change(std::string(key_of(lines[i])))) continue;
+  for (std::size_t i = 0; i < std::min(settings.size(), saved.size()); ++i) {
+    if (settings[i] == saved[i] || may_change(std::string(key_of(settings[i])))) continue;
     fail<InvalidArgument>(
         "checkpoint: {} given; {}, that of the checkpoint, is required; nearest: another "
         "job.dump_folder",
-        lines[i], wanted[i]);
+        settings[i], saved[i]);
   }
 }
 

@@ -2,8 +2,7 @@
 #pragma once
 
 #include <string>
-
-#include "armillary/train/recipe.h"
+#include <vector>
 
 namespace armillary::train {
 
@@ -11,8 +10,10 @@ namespace armillary::train {
 /// the run that wrote the checkpoint. All others must be equal.
 bool may_change(const std::string& key);
 
-/// @throws InvalidArgument that names the first key that differs and may not, with the value that
-/// is `given` and the one that is required, that of `saved`.
-void check_resumable(const Recipe& given, const Recipe& saved);
+/// Compares the settings() of two recipes. @throws InvalidArgument that names the first key that
+/// differs and may not, with its value in `settings` and the one that is required, that of
+/// `saved`.
+void check_resumable(const std::vector<std::string>& settings,
+                     const std::vector<std::string>& saved);
 
 }  // namespace armillary::train

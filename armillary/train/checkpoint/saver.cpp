@@ -74,8 +74,8 @@ void CheckpointSaver::advance(double busy_ranks) {
   });
 }
 
-void CheckpointSaver::save(std::int64_t step, const std::vector<io::TensorBytes>& tensors,
-                           const Progress& progress) {
+void CheckpointSaver::save(std::int64_t step, const std::vector<SavedTensor>& tensors,
+                           const RunProgress& progress) {
   finish();
   place_ = {.folder = options_.folder, .step = step, .rank = comm_.rank(), .world = comm_.world()};
   progress_ = progress;

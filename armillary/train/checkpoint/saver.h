@@ -49,8 +49,8 @@ class CheckpointSaver {
 
   /// Begins to save. Returns when this rank's share of `tensors` is copied. If an earlier save is
   /// under way, waits for it first, collectively. `progress` counts on rank 0.
-  void save(std::int64_t step, const std::vector<io::TensorBytes>& tensors,
-            const Progress& progress);
+  void save(std::int64_t step, const std::vector<SavedTensor>& tensors,
+            const RunProgress& progress);
 
   /// Returns when nothing is under way. Collective.
   void finish();
@@ -66,7 +66,7 @@ class CheckpointSaver {
   SaverOptions options_;
   Phase phase_ = Phase::Idle;
   WritePlace place_;
-  Progress progress_;
+  RunProgress progress_;
   /// Shared with the thread, which may outlive this object.
   std::shared_ptr<Snapshot> snapshot_ = std::make_shared<Snapshot>();
   std::future<std::string> work_;  ///< Gives the reason why it failed, or an empty text.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "armillary/io/content_hash.h"
@@ -30,6 +31,22 @@ std::string part_name(int rank, int world) {
   return fmt::format("part-{:05}-of-{:05}.safetensors", rank, world);
 }
 
+/// Key of a range in the metadata of a part, beside that of the hash.
+std::string range_key(const std::string& name) {
+  return name + " range";
+}
+
+/// A range as text, "[[begins], [sizes of the whole]]", and back.
+std::string text_of(const model::GlobalRange& range) {
+  return nlohmann::json({range.begin, range.whole}).dump();
+}
+model::GlobalRange range_of_text(const std::string& text, const model::Shape& size) {
+  const nlohmann::json json = nlohmann::json::parse(text);
+  return {.whole = json.at(1).get<model::Shape>(),
+          .begin = json.at(0).get<model::Shape>(),
+          .size = size};
+}
+
 /// Lists a part by its header, which has the hashes.
 void add_part(Manifest& manifest, const std::string& folder, const std::string& name) {
   const io::SafetensorsFile part(folder + "/" + name);
@@ -37,7 +54,13 @@ void add_part(Manifest& manifest, const std::string& folder, const std::string& 
   std::int64_t bytes = static_cast<std::int64_t>(front.size());
   for (const io::TensorInfo& info : part.tensors()) {
     bytes += info.bytes();
-    manifest.tensors.push_back({.info = info, .file = name, .hash = part.metadata().at(info.name)});
+    const auto range = part.metadata().find(range_key(info.name));
+    manifest.tensors.push_back({.info = info,
+                                .range = range == part.metadata().end()
+                                             ? model::whole_of(info.shape)
+                                             : range_of_text(range->second, info.shape),
+                                .file = name,
+                                .hash = part.metadata().at(info.name)});
   }
   manifest.files.push_back({.name = name,
                             .bytes = bytes,
@@ -47,15 +70,14 @@ void add_part(Manifest& manifest, const std::string& folder, const std::string& 
 
 }  // namespace
 
-std::vector<io::TensorBytes> share_of(const std::vector<io::TensorBytes>& tensors, int rank,
-                                      int world) {
+std::vector<SavedTensor> share_of(const std::vector<SavedTensor>& tensors, int rank, int world) {
   // A tensor belongs to the rank whose share of all bytes holds its middle. Bytes are doubled so
   // that the middle is a whole number.
   std::int64_t total = 0;
-  for (const io::TensorBytes& tensor : tensors) total += tensor.info.bytes();
-  std::vector<io::TensorBytes> share;
+  for (const SavedTensor& tensor : tensors) total += tensor.info.bytes();
+  std::vector<SavedTensor> share;
   std::int64_t begin = 0;
-  for (const io::TensorBytes& tensor : tensors) {
+  for (const SavedTensor& tensor : tensors) {
     const double middle = static_cast<double>(2 * begin + tensor.info.bytes());
     const double all = static_cast<double>(std::max<std::int64_t>(2 * total, 1));
     const int owner = std::min(static_cast<int>(middle / all * world), world - 1);
@@ -65,16 +87,16 @@ std::vector<io::TensorBytes> share_of(const std::vector<io::TensorBytes>& tensor
   return share;
 }
 
-void Snapshot::take(const std::vector<io::TensorBytes>& tensors) {
+void Snapshot::take(const std::vector<SavedTensor>& tensors) {
   std::size_t total = 0;
-  for (const io::TensorBytes& tensor : tensors) total += tensor.bytes.size();
+  for (const SavedTensor& tensor : tensors) total += tensor.bytes.size();
   if (total > capacity_) {
     memory_ = std::make_unique_for_overwrite<std::byte[]>(total);
     capacity_ = total;
   }
   tensors_ = tensors;
   std::byte* to = memory_.get();
-  for (io::TensorBytes& tensor : tensors_) {
+  for (SavedTensor& tensor : tensors_) {
     if (!tensor.bytes.empty()) std::memcpy(to, tensor.bytes.data(), tensor.bytes.size());
     tensor.bytes = {to, tensor.bytes.size()};
     to += tensor.bytes.size();
@@ -82,18 +104,20 @@ void Snapshot::take(const std::vector<io::TensorBytes>& tensors) {
 }
 
 void write_part(io::FileSystem& files, const WritePlace& place,
-                const std::vector<io::TensorBytes>& tensors) {
+                const std::vector<SavedTensor>& tensors) {
   io::TensorMetadata hashes;
-  for (const io::TensorBytes& tensor : tensors) {
+  for (const SavedTensor& tensor : tensors) {
     hashes[tensor.info.name] = io::content_hash(tensor.bytes);
+    if (!tensor.range.is_whole()) hashes[range_key(tensor.info.name)] = text_of(tensor.range);
   }
   // Every rank makes the folder, whichever is first; one that is there is no error.
   const std::string folder = temporary_path(place);
   files.make_folder(folder);
-  io::write_safetensors(files, folder + "/" + part_name(place.rank, place.world), tensors, hashes);
+  io::write_safetensors(files, folder + "/" + part_name(place.rank, place.world),
+                        {tensors.begin(), tensors.end()}, hashes);
 }
 
-void publish(io::FileSystem& files, const WritePlace& place, const Progress& progress,
+void publish(io::FileSystem& files, const WritePlace& place, const RunProgress& progress,
              const std::string& recipe, std::int64_t keep) {
   const std::string temporary = temporary_path(place);
   Manifest manifest{

@@ -30,21 +30,21 @@ TEST(ShareOf, EveryTensorIsOfOneRankAndSharesAreEven) {
   for (const int world : {1, 2, 3, 4, 5, 7, 13}) {
     std::vector<std::string> names;
     for (int rank = 0; rank < world; ++rank) {
-      for (const io::TensorBytes& tensor : share_of(state.tensors(), rank, world)) {
+      for (const SavedTensor& tensor : share_of(state.tensors(), rank, world)) {
         names.push_back(tensor.info.name);
       }
     }
     std::vector<std::string> all;
-    for (const io::TensorBytes& tensor : state.tensors()) all.push_back(tensor.info.name);
+    for (const SavedTensor& tensor : state.tensors()) all.push_back(tensor.info.name);
     EXPECT_EQ(names, all) << world << " ranks";
   }
   // 100 tensors of 8 bytes on 3 ranks.
   const std::vector<float> values(2);
-  std::vector<io::TensorBytes> many;
+  std::vector<SavedTensor> many;
   many.reserve(100);
   for (int i = 0; i < 100; ++i) {
-    many.push_back(
-        {{std::to_string(i), io::TensorDtype::F32, {2}}, std::as_bytes(std::span(values))});
+    many.emplace_back(io::TensorBytes{{std::to_string(i), io::TensorDtype::F32, {2}},
+                                      std::as_bytes(std::span(values))});
   }
   for (int rank = 0; rank < 3; ++rank) {
     EXPECT_NEAR(static_cast<double>(share_of(many, rank, 3).size()), 33, 1);
@@ -54,8 +54,9 @@ TEST(ShareOf, EveryTensorIsOfOneRankAndSharesAreEven) {
 TEST(Snapshot, IsACopyThatLaterStepsDoNotChange) {
   Snapshot snapshot;
   std::vector<float> values{1, 2, 3};
-  const std::vector<io::TensorBytes> tensors{
-      {{"a", io::TensorDtype::F32, {3}}, std::as_bytes(std::span(values))}, {{"b"}, {}}};
+  const std::vector<SavedTensor> tensors{
+      io::TensorBytes{{"a", io::TensorDtype::F32, {3}}, std::as_bytes(std::span(values))},
+      io::TensorBytes{{"b", io::TensorDtype::F32, {0}}, {}}};
   snapshot.take(tensors);
   values = {4, 5, 6};
   ASSERT_EQ(snapshot.tensors().size(), 2U);
@@ -126,11 +127,11 @@ TEST(PowerCut, AtAnyCallLeavesTheLatestCheckpointWhole) {
       const Life life = live(folder, cut_at, unsynced);
       whole = life.whole;
       // The newest is the last that was known to be saved, or the one that was being saved.
-      const FoundCheckpoints found = find_checkpoints(folder.path("disk"));
-      const std::int64_t newest = found.whole.empty() ? 0 : found.whole.back().step;
+      const FoundCheckpoints checkpoints = find_checkpoints(folder.path("disk"));
+      const std::int64_t newest = checkpoints.whole.empty() ? 0 : checkpoints.whole.back().step;
       ASSERT_GE(newest, life.saved);
       ASSERT_LE(newest, life.saved + 1);
-      for (const FoundCheckpoint& one : found.whole) {
+      for (const FoundCheckpoint& one : checkpoints.whole) {
         ASSERT_TRUE(holds_its_state(Checkpoint(one.path))) << one.path;
       }
       // The next run cleans up and goes on.

@@ -23,12 +23,13 @@ class SmallState {
     }
   }
 
-  std::vector<io::TensorBytes> tensors() const {
-    std::vector<io::TensorBytes> tensors;
+  std::vector<SavedTensor> tensors() const {
+    std::vector<SavedTensor> tensors;
     for (std::size_t i = 0; i < values_.size(); ++i) {
       const auto size = static_cast<std::int64_t>(kSizes[i]);
-      tensors.push_back({{"parameters/t" + std::to_string(i), io::TensorDtype::F32, {size}},
-                         std::as_bytes(std::span(values_[i]))});
+      tensors.emplace_back(
+          io::TensorBytes{{"parameters/t" + std::to_string(i), io::TensorDtype::F32, {size}},
+                          std::as_bytes(std::span(values_[i]))});
     }
     return tensors;
   }
@@ -38,7 +39,7 @@ class SmallState {
   std::vector<std::vector<float>> values_;
 };
 
-inline Progress progress_at(std::int64_t step) {
+inline RunProgress progress_at(std::int64_t step) {
   return {.step = step, .sequences_read = 2 * step, .last_sequence = "x", .vocab_size = 257};
 }
 
@@ -61,7 +62,7 @@ inline bool holds_its_state(const Checkpoint& checkpoint) {
   if (checkpoint.manifest().progress != progress_at(step)) return false;
   if (checkpoint.recipe() != "the recipe of step " + std::to_string(step)) return false;
   const SmallState state(step);
-  for (const io::TensorBytes& tensor : state.tensors()) {
+  for (const SavedTensor& tensor : state.tensors()) {
     if (!std::ranges::equal(checkpoint.bytes(tensor.info), tensor.bytes)) return false;
   }
   return true;

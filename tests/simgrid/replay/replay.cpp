@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/plan/hazards.h"
-#include "armillary/sim/cost.h"
-#include "armillary/sim/topology.h"
+#include "armillary/plan/program/hazards.h"
+#include "armillary/predict/sim/cost.h"
+#include "armillary/predict/sim/topology.h"
 
 namespace armillary::second {
 namespace {
@@ -87,7 +87,8 @@ class Replay {
       for (std::size_t to = 0; to < hosts_.size(); ++to) {
         if (from == to) continue;
         std::vector<s4u::LinkInRoute> way;
-        const sim::Route& route = topology_.route(static_cast<int>(from), static_cast<int>(to));
+        const sim::MessageRoute& route =
+            topology_.route(static_cast<int>(from), static_cast<int>(to));
         for (const int channel : route.channels) way.emplace_back(links[channel]);
         zone->add_route(hosts_[from]->get_netpoint(), hosts_[to]->get_netpoint(), nullptr, nullptr,
                         way, false);
@@ -169,7 +170,7 @@ class Replay {
   /// A message waits for the one before it, and tells the next, if they follow each other.
   void carry(const Post& from, const Post& to, const s4u::SemaphorePtr& before,
              const s4u::SemaphorePtr& done) {
-    const sim::Route& route = topology_.route(from.rank, to.rank);
+    const sim::MessageRoute& route = topology_.route(from.rank, to.rank);
     const plan::RankProgram& program = *ranks_[from.rank].program;
     const std::int64_t bytes = bytes_of(plan_.problem, plan_.blocks, program, program.ops[from.op]);
     s4u::this_actor::sleep_for(cluster_.messages.latency_s + route.latency_s);

@@ -1,4 +1,4 @@
-// Times of messages and collectives, by this engine and by bare Gloo calls, for docs/notes/c10d.md.
+// Times of messages and collectives, by this engine and by bare Gloo calls (../README.md).
 //
 //   c10d_overhead 2            starts itself as 2 processes
 //

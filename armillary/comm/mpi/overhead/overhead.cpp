@@ -1,4 +1,4 @@
-// Times of messages and gathers, by this engine and by bare MPI calls, for docs/notes/mpi.md.
+// Times of messages and gathers, by this engine and by bare MPI calls (../README.md).
 //
 //   mpirun -n 2 mpi_overhead
 //

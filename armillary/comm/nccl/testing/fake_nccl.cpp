@@ -13,11 +13,11 @@
 namespace armillary::comm {
 
 using fake::Clique;
-using fake::Collective;
 using fake::Comm;
-using fake::Side;
+using fake::FakeCollective;
+using fake::MessageSide;
 using fake::Stream;
-using fake::Task;
+using fake::StreamTask;
 
 /// The libraries of one rank.
 class FakeNccl : public NcclApi {
@@ -110,7 +110,7 @@ class FakeNccl : public NcclApi {
       const auto lock = state_.lock();
       state_.break_rule("a group in a group that was left open");
     }
-    group_ = std::make_unique<Task>();
+    group_ = std::make_unique<StreamTask>();
     group_comm_ = nullptr;
   }
   void end_group() override {
@@ -137,17 +137,18 @@ class FakeNccl : public NcclApi {
   }
   void all_reduce(NcclComm comm, GpuStream stream, const Array& values,
                   Reduction reduction) override {
-    add(comm, stream, {Collective::Kind::AllReduce, values, values, reduction});
+    add(comm, stream, {FakeCollective::CollectiveKind::AllReduce, values, values, reduction});
   }
   void reduce_scatter(NcclComm comm, GpuStream stream, const Array& all, const Array& mine,
                       Reduction reduction) override {
-    add(comm, stream, {Collective::Kind::ReduceScatter, all, mine, reduction});
+    add(comm, stream, {FakeCollective::CollectiveKind::ReduceScatter, all, mine, reduction});
   }
   void all_gather(NcclComm comm, GpuStream stream, const Array& mine, const Array& all) override {
-    add(comm, stream, {Collective::Kind::AllGather, mine, all});
+    add(comm, stream, {FakeCollective::CollectiveKind::AllGather, mine, all});
   }
   void broadcast(NcclComm comm, GpuStream stream, const Array& values, int root) override {
-    add(comm, stream, {Collective::Kind::Broadcast, values, values, Reduction::Sum, root});
+    add(comm, stream,
+        {FakeCollective::CollectiveKind::Broadcast, values, values, Reduction::Sum, root});
   }
 
   void begin_end(NcclComm comm) override {
@@ -191,11 +192,11 @@ class FakeNccl : public NcclApi {
   static Stream* of(GpuStream stream) { return reinterpret_cast<Stream*>(stream); }
   static Comm* of(NcclComm comm) { return reinterpret_cast<Comm*>(comm); }
 
-  void add(NcclComm comm, GpuStream stream, const Side& side) {
-    group_->sides.push_back(std::make_shared<Side>(side));
+  void add(NcclComm comm, GpuStream stream, const MessageSide& side) {
+    group_->sides.push_back(std::make_shared<MessageSide>(side));
     begin_kernel(comm, stream);
   }
-  void add(NcclComm comm, GpuStream stream, const Collective& collective) {
+  void add(NcclComm comm, GpuStream stream, const FakeCollective& collective) {
     group_->collective = collective;
     begin_kernel(comm, stream);
   }
@@ -213,14 +214,14 @@ class FakeNccl : public NcclApi {
       if (pair.second == comm.rank) sides.clear();
     }
     std::erase_if(comm.clique->collectives,
-                  [&](const Task* task) { return task->kernel_of == &comm; });
+                  [&](const StreamTask* task) { return task->kernel_of == &comm; });
   }
 
   FakeGpus::State& state_;
   const int rank_;
   int device_ = 0;
   int sends_ = 0;
-  std::unique_ptr<Task> group_;
+  std::unique_ptr<StreamTask> group_;
   Comm* group_comm_ = nullptr;
   Stream* group_stream_ = nullptr;
 };

@@ -11,7 +11,8 @@ namespace armillary::comm {
 namespace fake {
 namespace {
 
-void match(std::deque<std::shared_ptr<Side>>& sends, std::deque<std::shared_ptr<Side>>& receives) {
+void match(std::deque<std::shared_ptr<MessageSide>>& sends,
+           std::deque<std::shared_ptr<MessageSide>>& receives) {
   while (!sends.empty() && !receives.empty()) {
     const auto from = sends.front()->bytes;
     const auto to = receives.front()->bytes;
@@ -23,22 +24,23 @@ void match(std::deque<std::shared_ptr<Side>>& sends, std::deque<std::shared_ptr<
   }
 }
 
-std::vector<std::byte> result_of(const std::vector<Task*>& tasks, const Task& mine) {
-  const Collective& own = *mine.collective;
+std::vector<std::byte> result_of(const std::vector<StreamTask*>& tasks, const StreamTask& mine) {
+  const FakeCollective& own = *mine.collective;
   std::vector<std::byte> result(static_cast<std::size_t>(own.to.bytes()));
-  if (own.kind == Collective::Kind::Broadcast || own.kind == Collective::Kind::AllGather) {
+  if (own.kind == FakeCollective::CollectiveKind::Broadcast ||
+      own.kind == FakeCollective::CollectiveKind::AllGather) {
     std::vector<std::byte> all;
-    for (const Task* task : tasks) {
+    for (const StreamTask* task : tasks) {
       const Array& from = task->collective->from;
-      const bool taken =
-          own.kind == Collective::Kind::AllGather || task->kernel_of->rank == own.root;
+      const bool taken = own.kind == FakeCollective::CollectiveKind::AllGather ||
+                         task->kernel_of->rank == own.root;
       if (taken) all.insert(all.end(), from.data, from.data + from.bytes());
     }
     return all;
   }
-  const bool scatter = own.kind == Collective::Kind::ReduceScatter;
+  const bool scatter = own.kind == FakeCollective::CollectiveKind::ReduceScatter;
   std::vector<Array> addends;
-  for (const Task* task : tasks) {
+  for (const StreamTask* task : tasks) {
     Array part = task->collective->from;
     if (scatter) part.data += mine.kernel_of->rank * own.to.bytes();
     part.count = own.to.count;
@@ -49,14 +51,14 @@ std::vector<std::byte> result_of(const std::vector<Task*>& tasks, const Task& mi
   return result;
 }
 
-bool run_collective(Clique& clique, int world, const Task& mine) {
+bool run_collective(Clique& clique, int world, const StreamTask& mine) {
   if (static_cast<int>(clique.collectives.size()) < world) return false;
-  std::vector<Task*> tasks = std::exchange(clique.collectives, {});
-  std::ranges::sort(tasks, {}, [](const Task* task) { return task->kernel_of->rank; });
+  std::vector<StreamTask*> tasks = std::exchange(clique.collectives, {});
+  std::ranges::sort(tasks, {}, [](const StreamTask* task) { return task->kernel_of->rank; });
   // Results before any of them is written, as they may lie in the arguments.
   std::vector<std::vector<std::byte>> results;
   results.reserve(tasks.size());
-  for (const Task* task : tasks) results.push_back(result_of(tasks, *task));
+  for (const StreamTask* task : tasks) results.push_back(result_of(tasks, *task));
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     std::memcpy(tasks[i]->collective->to.data, results[i].data(), results[i].size());
     tasks[i]->collective_done = true;
@@ -71,10 +73,10 @@ using fake::Clique;
 using fake::Clock;
 using fake::Comm;
 using fake::Stream;
-using fake::Task;
+using fake::StreamTask;
 
-FakeGpus::State::State(int world_of_all, const FakeGpuOptions& given)
-    : world(world_of_all), options(given), groups(world_of_all), random_(given.seed) {
+FakeGpus::State::State(int world_of_all, const FakeGpuOptions& settings)
+    : world(world_of_all), options(settings), groups(world_of_all), random_(settings.seed) {
   thread_ = std::thread([this] { run(); });
 }
 
@@ -95,13 +97,13 @@ Clock::time_point FakeGpus::State::later() {
   std::uniform_int_distribution<int> delay(0, options.most_delay_us);
   return Clock::now() + std::chrono::microseconds(delay(random_));
 }
-void FakeGpus::State::add(Stream* stream, std::unique_ptr<Task> task) {
+void FakeGpus::State::add(Stream* stream, std::unique_ptr<StreamTask> task) {
   task->not_before = later();
   stream->tasks.push_back(std::move(task));
   wake();
 }
 void FakeGpus::State::add(Stream* stream, std::function<void()> run) {
-  auto task = std::make_unique<Task>();
+  auto task = std::make_unique<StreamTask>();
   task->run = std::move(run);
   add(stream, std::move(task));
 }
@@ -161,7 +163,7 @@ bool FakeGpus::State::progress(Comm& comm) {
 
 bool FakeGpus::State::progress(Stream& stream) {
   if (stream.tasks.empty()) return false;
-  Task& task = *stream.tasks.front();
+  StreamTask& task = *stream.tasks.front();
   if (Clock::now() < task.not_before) return false;
   if (task.kernel_of == nullptr) {
     task.run();
@@ -173,7 +175,7 @@ bool FakeGpus::State::progress(Stream& stream) {
   return true;
 }
 
-bool FakeGpus::State::is_over(Task& task) {
+bool FakeGpus::State::is_over(StreamTask& task) {
   Comm& comm = *task.kernel_of;
   Clique& clique = *comm.clique;
   if (!task.active) {

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 struct Comm;
 
 /// One side of a message in a kernel.
-struct Side {
+struct MessageSide {
   bool sends;
   int peer;
   std::span<std::byte> bytes;
@@ -36,9 +36,9 @@ struct Side {
 };
 
 /// The arguments of a collective on one rank.
-struct Collective {
-  enum class Kind : std::uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast };
-  Kind kind;
+struct FakeCollective {
+  enum class CollectiveKind : std::uint8_t { AllReduce, ReduceScatter, AllGather, Broadcast };
+  CollectiveKind kind;
   Array from;
   Array to;
   Reduction reduction = Reduction::Sum;
@@ -46,27 +46,27 @@ struct Collective {
 };
 
 /// A piece of work of a stream.
-struct Task {
+struct StreamTask {
   std::function<void()> run;  ///< A copy, an event, or memory that is freed.
   Comm* kernel_of = nullptr;
-  std::vector<std::shared_ptr<Side>> sides;
-  std::optional<Collective> collective;
+  std::vector<std::shared_ptr<MessageSide>> sides;
+  std::optional<FakeCollective> collective;
   Clock::time_point not_before;
   bool active = false;
   bool collective_done = false;
 };
 
 struct Stream {
-  std::deque<std::unique_ptr<Task>> tasks;
+  std::deque<std::unique_ptr<StreamTask>> tasks;
 };
 
 /// The ranks that have made a communicator of one id.
 struct Clique {
   std::map<int, Comm*> comms;
   int ended = 0;
-  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Side>>> sends;     ///< From, to.
-  std::map<std::pair<int, int>, std::deque<std::shared_ptr<Side>>> receives;  ///< Likewise.
-  std::vector<Task*> collectives;  ///< Kernels that have begun, one for each rank that came.
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<MessageSide>>> sends;     ///< From, to.
+  std::map<std::pair<int, int>, std::deque<std::shared_ptr<MessageSide>>> receives;  ///< Likewise.
+  std::vector<StreamTask*> collectives;  ///< Kernels that have begun, one for each rank that came.
 };
 
 /// One rank's end of a communicator.
@@ -79,8 +79,8 @@ struct Comm {
   bool is_made = false;  ///< All ranks have come.
   bool ending = false;
   bool aborted = false;
-  std::set<int> knocked;         ///< Peers that this rank has ended a group with.
-  std::unique_ptr<Task> kernel;  ///< The group that has not ended.
+  std::set<int> knocked;               ///< Peers that this rank has ended a group with.
+  std::unique_ptr<StreamTask> kernel;  ///< The group that has not ended.
   Stream* stream = nullptr;
   Clock::time_point not_before;
 };
@@ -109,7 +109,7 @@ class FakeGpus::State {
   void expect_ready(const fake::Comm& comm, const char* call);
   /// A random time, soon.
   fake::Clock::time_point later();
-  void add(fake::Stream* stream, std::unique_ptr<fake::Task> task);
+  void add(fake::Stream* stream, std::unique_ptr<fake::StreamTask> task);
   void add(fake::Stream* stream, std::function<void()> run);
   /// Whether the communicators of this device fail by themselves from now on.
   bool has_failed(int device) const;
@@ -139,7 +139,7 @@ class FakeGpus::State {
   /// Runs the first task of a stream, if it can end. Returns whether it did.
   bool progress(fake::Stream& stream);
   /// Whether a kernel is over: it begins, and meets those of its peers.
-  bool is_over(fake::Task& task);
+  bool is_over(fake::StreamTask& task);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;

@@ -1,0 +1,59 @@
+// Folders whose owner is killed, in processes of their own.
+#include "armillary/host/launch/folder_guard.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+
+namespace armillary::launch {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GuardedFolder : public testing::Test {
+ protected:
+  // Each test has a folder of its own: a guard looks after its folder for a while longer.
+  GuardedFolder() {
+    static int count = 0;
+    path_ = fs::temp_directory_path() /
+            ("armillary_guard_" + std::to_string(getpid()) + "_" + std::to_string(count++));
+    fs::create_directories(path_ / "deep");
+    std::ofstream(path_ / "deep" / "file") << "text";
+  }
+  ~GuardedFolder() override { fs::remove_all(path_); }
+
+  /// Whether the folder goes away within some seconds.
+  bool goes_away() const {
+    for (int looks = 0; looks < 500 && fs::exists(path_); ++looks) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    return !fs::exists(path_);
+  }
+
+  fs::path path_;
+};
+
+TEST_F(GuardedFolder, IsRemovedIfItsOwnerIsKilled) {
+  const pid_t owner = fork();
+  if (owner == 0) {
+    const FolderGuard guard(path_);
+    raise(SIGKILL);
+  }
+  waitpid(owner, nullptr, 0);
+  EXPECT_TRUE(goes_away());
+}
+
+TEST_F(GuardedFolder, StaysAtTheEndOfTheGuard) {
+  { const FolderGuard guard(path_); }
+  EXPECT_TRUE(fs::exists(path_ / "deep" / "file"));
+}
+
+}  // namespace
+}  // namespace armillary::launch

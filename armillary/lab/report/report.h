@@ -1,0 +1,51 @@
+// report.h: a plan, its simulated timeline and a measured one as one HTML file to look at.
+//
+//   Plan, Timeline --to_json--> data --.
+//   flight files --measured.h-> data --+--to_html--> a page without any reference to the network
+//   page/*.html, css, js --------------'
+//
+// The page has the plan as a grid and as nested rings, the tiles that each rank holds, the coverage
+// of queries x keys, the lanes over time, the traffic of each link, memory over time, and a table
+// of strategies. One cursor, a step of the plan or a time, moves through all of them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "armillary/lab/report/measured.h"
+#include "armillary/plan/plan.h"
+#include "armillary/predict/sim/cluster.h"
+#include "armillary/predict/sim/compare.h"
+#include "armillary/predict/sim/timeline.h"
+
+namespace armillary::report {
+
+/// The largest world of a report. A page for 256 ranks has tens of megabytes.
+inline constexpr int kMaxRanks = 256;
+
+/// One pass: a lowered plan, its timeline of all ranks with TimelineParts::ops and
+/// TimelineParts::flows, and the same pass of a finished run.
+struct ReportedPass {
+  plan::Plan plan;
+  sim::Timeline timeline;
+  std::optional<MeasuredPass> measured = std::nullopt;
+};
+
+/// The content of a page.
+struct Report {
+  std::string mask;  ///< The mask as the user wrote it; a plan has only its bands.
+  sim::Cluster cluster;
+  std::vector<ReportedPass> passes;              ///< At least one; all of one problem.
+  std::vector<sim::StrategyTimes> strategies{};  ///< Rows of the table; may be empty.
+  /// Sentences about the two machines, if a run is beside the simulation.
+  std::string machines{};
+};
+
+/// The data of the page as one JSON object. docs/report.md lists the keys.
+std::string to_json(const Report& report);
+
+/// The whole page. @throws InvalidArgument for more than kMaxRanks ranks.
+std::string to_html(const Report& report);
+
+}  // namespace armillary::report

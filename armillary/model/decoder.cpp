@@ -1,0 +1,131 @@
+// decoder.cpp: the units of the decoder. The rotary angles are computed once for a pass and shared
+// by all layers. run_layer applies the recomputation policy: the layer itself only sees the
+// attention function that it is given.
+#include "armillary/model/decoder.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include <memory>
+
+#include "armillary/core/error.h"
+#include "armillary/kernel/vector_math.h"
+#include "armillary/model/cross_entropy.h"
+#include "armillary/model/decoder_cost.h"
+#include "armillary/model/decoder_layer.h"
+#include "armillary/model/decoder_parameters.h"
+
+namespace armillary::model {
+namespace {
+
+/// Angles position * theta^(-2 i / head_dim) for pair i (RoFormer, arXiv:2104.09864).
+RotaryAngles rotary_angles_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta) {
+  const auto exponents = at::arange(0, head_dim, 2, at::kDouble) / static_cast<double>(head_dim);
+  const auto frequencies = at::pow(theta, -exponents);
+  // fp64 until here: at position 10^6 an fp32 angle would be wrong by a sixteenth of a radian.
+  const auto angles = at::outer(positions_L.to(at::kDouble), frequencies);
+  return {angles.cos().to(at::kFloat), angles.sin().to(at::kFloat)};
+}
+
+/// The output of a layer that keeps attention's output alone: the first run of the layer leaves the
+/// replay of its attention, and the second run calls it instead of attention.
+at::Tensor run_keeping_attention(const DecoderLayer& layer, const at::Tensor& x_BLE,
+                                 const AttendAndKeep& keep) {
+  ARMILLARY_CHECK(keep);
+  const auto replay = std::make_shared<Attend>();
+  const Attend first = [keep, replay](const QkvShape& shape) {
+    const AttendAndKeep::InProgress call = keep.begin(shape);
+    const auto finish = [finish = call.finish, replay](const at::Tensor& q_BLHD,
+                                                       const at::Tensor& k_BLGD,
+                                                       const at::Tensor& v_BLGD) {
+      KeptOutput kept = finish(q_BLHD, k_BLGD, v_BLGD);
+      *replay = std::move(kept.replay);
+      return kept.out_BLHD;
+    };
+    return Attend::InProgress{call.take_k, call.take_v, finish};
+  };
+  // Begins the replay that the first run left.
+  const Attend again = [replay](const QkvShape& shape) { return replay->begin(shape); };
+  const auto with = [layer](const Attend& attend) {
+    return [layer, attend](const at::Tensor& x) { return layer.run(x, attend); };
+  };
+  return recomputed(x_BLE, layer.weights.values(), with(first), with(again));
+}
+
+}  // namespace
+
+Decoder::Decoder(const DecoderOptions& options)
+    : options_(options),
+      ops_(options.fused() ? fused_cpu_ops(options.native_bf16())
+                           : separate_ops(options.native_bf16())) {
+  kernel::choose_vector_math();  // rotary_angles_at calls ATen's cos and sin
+}
+
+std::vector<std::string> Decoder::units() const {
+  return decoder_units(options_);
+}
+
+std::vector<Parameter> Decoder::parameters() const {
+  return decoder_parameters(options_);
+}
+
+cost::ModelCost Decoder::cost() const {
+  return decoder_cost(options_);
+}
+
+at::Tensor Decoder::run(int unit, const Weights& weights, const at::Tensor& x,
+                        const ModelInputs& inputs) {
+  if (unit == 0) {
+    return at::embedding(weights.at("tok_embeddings.weight"), inputs.batch.at(kTokens))
+        .to(options_.dtype());
+  }
+  if (unit <= options_.n_layers()) return run_layer(unit - 1, weights, x, inputs);
+  return run_head(weights, x, inputs);
+}
+
+at::Tensor Decoder::run_layer(std::int64_t layer, const Weights& weights, const at::Tensor& x_BLE,
+                              const ModelInputs& inputs) {
+  const DecoderLayer bound{.options = options_,
+                           .ops = ops_,
+                           .name = layer_unit(layer),
+                           .weights = weights,
+                           .angles = angles_at(inputs.positions_L)};
+  const Attends& attends = inputs.attends;
+  switch (options_.recompute()) {
+    case cost::Recompute::None:
+      return bound.run(x_BLE, attends.attend);
+    case cost::Recompute::Full: {
+      const Layer again = [bound, attend = attends.attend](const at::Tensor& x) {
+        return bound.run(x, attend);
+      };
+      return recomputed(x_BLE, weights.values(), again, again);
+    }
+    case cost::Recompute::AttentionOutput:
+      return run_keeping_attention(bound, x_BLE, attends.keep);
+  }
+  ARMILLARY_CHECK(false);
+}
+
+at::Tensor Decoder::run_head(const Weights& weights, const at::Tensor& x_BLE,
+                             const ModelInputs& inputs) const {
+  const at::Tensor features_BLE =
+      ops_->norm(x_BLE, {weights.at("norm.weight"), options_.norm_eps()});
+  const at::Tensor& output_VE =
+      weights.at(options_.tied() ? "tok_embeddings.weight" : "output.weight");
+  if (!inputs.batch.contains(kLabels)) return ops_->linear(features_BLE, output_VE);
+  return cross_entropy(features_BLE.flatten(0, 1), output_VE, inputs.batch.at(kLabels).flatten(),
+                       {.chunk_tokens = options_.loss_chunk_tokens(),
+                        .ignored_label = kIgnoredLabel,
+                        .native_bf16 = options_.native_bf16()});
+}
+
+const RotaryAngles& Decoder::angles_at(const at::Tensor& positions_L) {
+  if (!angles_positions_L_.is_same(positions_L)) {
+    angles_ =
+        rotary_angles_at(positions_L, options_.dim() / options_.n_heads(), options_.rope_theta());
+    angles_positions_L_ = positions_L;
+  }
+  return angles_;
+}
+
+}  // namespace armillary::model

@@ -1,0 +1,66 @@
+// decoder.h: a decoder-only transformer as units (model.h), for gpt.h and llama.h.
+//
+//   embedding   tokens_BL --> x_BLE
+//   layers.i    x + attention(norm(x)) = h, then h + feed_forward(norm(h))
+//   head        norm, then the output matrix: logits_BLV, or with labels the loss
+//
+// Pre-norm with RMSNorm, rotary positions, grouped-query attention, GELU or SwiGLU, no biases.
+// decoder_parameters.h has the names, shapes and initial values of the parameters.
+//
+// Dtypes. Parameters are fp32. With dtype bf16 the matrices are rounded to bf16 when they are used,
+// and activations are bf16; norms and rotary positions compute in fp32 and round their result.
+//
+// Memory. Autograd keeps these activations of a layer: x, q, k, v, out, h, the input of GELU, or
+// the inputs and the output of SwiGLU; fewer with a policy of recompute.h. The loss is
+// cross_entropy.h.
+//
+//   B batch, L tokens of this rank, E dim, H query heads, G KV heads, D head dim, V vocabulary
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "armillary/model/decoder_options.h"
+#include "armillary/model/layer_ops.h"
+#include "armillary/model/model.h"
+
+namespace armillary::model {
+
+/// cos and sin of the rotary angle of each pair of dims at each position, fp32, [L, D/2].
+struct RotaryAngles {
+  at::Tensor cos_LC;
+  at::Tensor sin_LC;
+};
+
+class Decoder : public Model {
+ public:
+  explicit Decoder(const DecoderOptions& options);
+
+  std::vector<std::string> units() const override;
+  std::vector<Parameter> parameters() const override;
+  cost::ModelCost cost() const override;
+  std::int64_t vocab_size() const override { return options_.vocab_size(); }
+
+  /// Reads `tokens` in the embedding and `labels`, if there are any, in the head. The loss is fp64;
+  /// a token with kIgnoredLabel adds nothing. The logits are in the dtype of the options.
+  at::Tensor run(int unit, const Weights& weights, const at::Tensor& x,
+                 const ModelInputs& inputs) override;
+
+ private:
+  at::Tensor run_layer(std::int64_t layer, const Weights& weights, const at::Tensor& x_BLE,
+                       const ModelInputs& inputs);
+  at::Tensor run_head(const Weights& weights, const at::Tensor& x_BLE,
+                      const ModelInputs& inputs) const;
+  const RotaryAngles& angles_at(const at::Tensor& positions_L);
+
+  DecoderOptions options_;
+  std::shared_ptr<const LayerOps> ops_;
+  // All layers of a pass have the same angles.
+  at::Tensor angles_positions_L_;
+  RotaryAngles angles_;
+};
+
+}  // namespace armillary::model

@@ -1,0 +1,69 @@
+// decoder_layer.cpp: Q, K and V come from one call of linear_of_norm(), which makes K, V and Q in
+// this order; K and V are handed to attention as soon as they are made.
+#include "armillary/model/decoder_layer.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+
+#include "armillary/model/row_ops.h"
+
+namespace armillary::model {
+
+at::Tensor DecoderLayer::run(const at::Tensor& x_BLE, const Attend& attend) const {
+  const at::Tensor h_BLE = x_BLE + attention(x_BLE, attend);
+  return h_BLE + feed_forward(h_BLE);
+}
+
+const at::Tensor& DecoderLayer::weight(const char* of) const {
+  return weights.at(name + "." + of + ".weight");
+}
+
+Norm DecoderLayer::norm(const char* of) const {
+  return {weight(of), options.norm_eps()};
+}
+
+at::Tensor DecoderLayer::attention(const at::Tensor& x_BLE, const Attend& attend) const {
+  // Indices of the three products.
+  constexpr std::size_t kQ = 0;
+  constexpr std::size_t kK = 1;
+  constexpr std::size_t kV = 2;
+  const std::int64_t head_dim = options.dim() / options.n_heads();
+  const Attend::InProgress call =
+      attend.begin({x_BLE.size(0), x_BLE.size(1), options.n_heads(), options.n_kv_heads(), head_dim,
+                    x_BLE.scalar_type()});
+
+  // Splits a product into heads, rotates q and k, and hands k and v to attention at once.
+  const auto rotate_and_feed = [&](std::size_t i, const at::Tensor& product) {
+    const std::int64_t heads = product.size(2) / head_dim;
+    const at::Tensor x = product.view({product.size(0), product.size(1), heads, head_dim});
+    at::Tensor value = i == kV ? x : rotated(x, angles.cos_LC, angles.sin_LC);
+    if (i == kK) call.take_k(value);
+    if (i == kV) call.take_v(value);
+    return value;
+  };
+  const auto rotate_grad = [angles = angles](std::size_t i, const at::Tensor& dvalue) {
+    return i == kV ? dvalue : rotated_back(dvalue, angles.cos_LC, angles.sin_LC);
+  };
+  const EachProduct each{
+      .order = {kK, kV, kQ}, .transform = rotate_and_feed, .transform_grad = rotate_grad};
+  const auto qkv = ops->linear_of_norm(
+      x_BLE, norm("attention_norm"),
+      {weight("attention.wq"), weight("attention.wk"), weight("attention.wv")}, each);
+  const at::Tensor out_BLHD = call.finish(qkv[kQ], qkv[kK], qkv[kV]);
+  return ops->linear(out_BLHD.flatten(2), weight("attention.wo"));
+}
+
+at::Tensor DecoderLayer::feed_forward(const at::Tensor& x_BLE) const {
+  const at::Tensor& w1 = weight("feed_forward.w1");
+  const at::Tensor& w2 = weight("feed_forward.w2");
+  // SwiGLU: gate and up are products of the same norm(x).
+  if (options.feed_forward() == FeedForwardKind::SwiGlu) {
+    const auto gate_and_up =
+        ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1, weight("feed_forward.w3")});
+    return ops->linear(swiglu(gate_and_up[0], gate_and_up[1]), w2);
+  }
+  // GELU.
+  return ops->linear_of_gelu(ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1})[0], w2);
+}
+
+}  // namespace armillary::model

@@ -1,0 +1,46 @@
+// decoder_options.h: options of a decoder-only transformer (decoder.h). gpt.h and llama.h choose
+// them for their models.
+//
+//   DecoderOptions().dim(128).n_layers(4).n_heads(4)   setters return the options, as in libtorch
+#pragma once
+
+#include <c10/core/ScalarType.h>
+#include <torch/arg.h>
+
+#include <cstdint>
+
+#include "armillary/kernel/cpu/cpu_flags.h"
+#include "armillary/model/recompute.h"
+
+namespace armillary::model {
+
+/// Activation of the MLP.
+enum class FeedForwardKind : std::uint8_t {
+  Gelu,    ///< w2 gelu(w1 x).
+  SwiGlu,  ///< w2 (silu(w1 x) * w3 x) (Shazeer 2020, arXiv:2002.05202).
+};
+
+struct DecoderOptions {
+  // Sizes; check_model of registry.h has the rules. The heads divide dim, the KV heads divide the
+  // heads, and dim / n_heads is even. hidden_dim is the width of the MLP.
+  TORCH_ARG(std::int64_t, vocab_size) = 0;
+  TORCH_ARG(std::int64_t, dim) = 0;
+  TORCH_ARG(std::int64_t, n_layers) = 0;
+  TORCH_ARG(std::int64_t, n_heads) = 0;
+  TORCH_ARG(std::int64_t, n_kv_heads) = 0;
+  TORCH_ARG(std::int64_t, hidden_dim) = 0;
+  TORCH_ARG(FeedForwardKind, feed_forward) = FeedForwardKind::Gelu;
+  // The function that is computed.
+  TORCH_ARG(double, norm_eps) = 1e-5;
+  TORCH_ARG(double, rope_theta) = 10000;
+  TORCH_ARG(bool, tied) = false;  ///< The output matrix is the embedding.
+  // The way it is computed; results differ by rounding only. native_bf16: see LinearOptions of
+  // linear.h. fused: fused_cpu_ops or separate_ops of layer_ops.h. recompute: no bit differs.
+  TORCH_ARG(at::ScalarType, dtype) = at::kFloat;  ///< kFloat or kBFloat16.
+  TORCH_ARG(bool, native_bf16) = kernel::cpu::multiplies_bf16();
+  TORCH_ARG(bool, fused) = true;
+  TORCH_ARG(cost::Recompute, recompute) = cost::Recompute::None;
+  TORCH_ARG(std::int64_t, loss_chunk_tokens) = 1024;  ///< Tokens whose logits exist at once.
+};
+
+}  // namespace armillary::model

@@ -1,0 +1,26 @@
+// decoder_parameters.h: units and parameters of the decoder (decoder.h), by its options alone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "armillary/model/decoder_options.h"
+#include "armillary/model/parameter.h"
+
+namespace armillary::model {
+
+inline constexpr const char* kEmbeddingUnit = "embedding";
+inline constexpr const char* kHeadUnit = "head";
+/// "layers.0"; the names of its parameters begin so.
+std::string layer_unit(std::int64_t layer);
+
+/// embedding, layers.0, .., head.
+std::vector<std::string> decoder_units(const DecoderOptions& options);
+
+/// Names are those of torchtitan's llama3. Matrices are normal(0, 0.02), those whose product is
+/// added to the residual stream divided by sqrt(2 n_layers) (GPT-2); the embedding normal(0, 1)
+/// (torchtitan) unless it is the output too; norms 1. Along tp each rank has some KV heads with
+/// their query heads, some of the MLP's width, and some words.
+std::vector<Parameter> decoder_parameters(const DecoderOptions& options);
+
+}  // namespace armillary::model

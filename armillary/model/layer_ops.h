@@ -1,0 +1,58 @@
+// layer_ops.h: the operations of a layer on every token, norm and linear, and the pairs of them
+// that an implementation may fuse.
+//
+//   AttentionImpl, FeedForwardImpl (decoder.h) --> LayerOps <-- separate_ops: one op after the
+//   other
+//                                                          '--- fused_cpu_ops: linear.h
+//
+// Differentiable. Dtypes and rounding are those of linear.h; results of implementations differ by
+// rounding only.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <vector>
+
+#include "armillary/model/linear.h"
+
+namespace armillary::model {
+
+/// Parameters of an RMSNorm; weight_E fp32.
+struct Norm {
+  at::Tensor weight_E;
+  double eps = 0;
+};
+
+/// Immutable, so threads may share one.
+class LayerOps {
+ public:
+  virtual ~LayerOps() = default;
+
+  virtual at::Tensor norm(const at::Tensor& x_BLE, const Norm& norm) const = 0;
+
+  /// x times each weight [out, in], in the order of `each`, which names every weight (linear.h).
+  virtual std::vector<at::Tensor> linear(const at::Tensor& x_BLE,
+                                         const std::vector<at::Tensor>& weights,
+                                         const EachProduct& each) const = 0;
+
+  /// linear of norm(x), and linear of gelu(x) with one weight. Unless overridden, one op after the
+  /// other.
+  virtual std::vector<at::Tensor> linear_of_norm(const at::Tensor& x_BLE, const Norm& norm,
+                                                 const std::vector<at::Tensor>& weights,
+                                                 const EachProduct& each) const;
+  virtual at::Tensor linear_of_gelu(const at::Tensor& x_BLF, const at::Tensor& weight) const;
+
+  /// The same with one weight, and with several in their order.
+  at::Tensor linear(const at::Tensor& x_BLE, const at::Tensor& weight) const;
+  std::vector<at::Tensor> linear_of_norm(const at::Tensor& x_BLE, const Norm& norm,
+                                         const std::vector<at::Tensor>& weights) const;
+};
+
+/// One op after the other: autograd keeps norm(x) and gelu(x). `native_bf16` as in LinearOptions.
+std::shared_ptr<const LayerOps> separate_ops(bool native_bf16);
+
+/// The fused kernel of CPUs (linear.h): backward keeps x alone, and computes norm and GELU again.
+std::shared_ptr<const LayerOps> fused_cpu_ops(bool native_bf16);
+
+}  // namespace armillary::model

@@ -1,0 +1,72 @@
+// model.h: the interface of models to the trainer and the estimate. A model is a list of units,
+// such as an embedding, layers and a head, each run with weights that it is given. It knows nothing
+// of ranks, recipes, data or optimizers: attention over the whole sequence is a function that it is
+// given too (attend.h).
+//
+//   Inputs --> unit 0 --x--> unit 1 --x--> .. --> last unit: the loss, or without labels the logits
+//               ^ Weights     ^ Weights
+//
+//   B batch, L tokens of this rank
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "armillary/model/attend.h"
+#include "armillary/model/fields.h"
+#include "armillary/model/parameter.h"
+#include "armillary/model/recompute.h"
+#include "armillary/model/weights.h"
+#include "armillary/predict/cost/model.h"
+
+namespace armillary::model {
+
+/// The shard of a sequence that all units of a pass are given.
+struct ModelInputs {
+  Fields batch;            ///< Each [1, L, ..], in the order of the shard. L may be 0.
+  at::Tensor positions_L;  ///< int64: the place of each token in the whole sequence.
+  Attends attends;         ///< Collective, so also to be called where L is 0.
+};
+
+/// A model of one rank. Threads: that of the rank.
+class Model {
+ public:
+  virtual ~Model() = default;
+
+  /// Names of the units, in the order in which they run; the same on every rank, like parameters().
+  virtual std::vector<std::string> units() const = 0;
+
+  /// Parameters of all units, each name once.
+  virtual std::vector<Parameter> parameters() const = 0;
+
+  /// Runs a unit on the output of the one before, or on an undefined tensor if it is the first.
+  /// The last one gives the loss summed over this rank's tokens: a scalar with a graph. The loss of
+  /// the sequence is its sum over the ranks. `weights`: the parameters that are of this unit.
+  virtual at::Tensor run(int unit, const Weights& weights, const at::Tensor& x,
+                         const ModelInputs& inputs) = 0;
+
+  /// The fields that it reads, which every sequence of its data must have.
+  virtual std::vector<std::string> fields() const { return {kTokens, kLabels}; }
+
+  /// Number of terms of the loss of a whole sequence; the loss of a step is divided by that of all
+  /// its sequences.
+  virtual std::int64_t targets(const Fields& sequence) const { return targets_of(sequence); }
+
+  /// Counted from its options alone. The estimate, the reported flops and `armillary advise` with a
+  /// recipe have no other formula of a model.
+  virtual cost::ModelCost cost() const = 0;
+
+  /// Tokens and labels must be below it; the largest number if the model takes any.
+  virtual std::int64_t vocab_size() const { return std::numeric_limits<std::int64_t>::max(); }
+};
+
+/// Runs all units, each with the weights that `use` gives for its number.
+at::Tensor run_units(Model& model, const std::function<Weights(int unit)>& use,
+                     const ModelInputs& inputs);
+
+}  // namespace armillary::model

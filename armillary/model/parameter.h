@@ -1,0 +1,54 @@
+// parameter.h: a parameter before it has memory: name, shape, cut over the ranks along tp, and
+// initial values, all of the whole model. A store (train/store.h) gives it memory on a rank.
+//
+//   Parameter --range_of(rank of tp)--> GlobalRange --draw_initial_values--> the slice of the whole
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/model/global_range.h"
+
+namespace armillary::model {
+
+/// The dim along which ranks along tp share a parameter. Matrices are [out, in].
+enum class TpSplit : std::uint8_t {
+  Whole,       ///< None: every rank has all of it.
+  Columns,     ///< Dim 0: each rank some of the outputs.
+  Rows,        ///< Dim 1: each rank some of the inputs; its products are partial sums.
+  Vocabulary,  ///< Dim 0: each rank some of the words.
+};
+
+/// The distribution of initial values.
+struct Init {
+  double mean = 0;
+  double deviation =
+      0;  ///< Standard deviation of a normal distribution; 0: every value is the mean.
+};
+
+struct Parameter {
+  std::string name;  ///< In the whole model: "layers.0.attention.wq.weight".
+  Shape shape;       ///< Sizes of the whole parameter.
+  TpSplit placement = TpSplit::Whole;
+  /// Neighbours that stay together when it is cut, such as the outputs of one head.
+  std::int64_t grain = 1;
+  /// The units (model.h) that use it. The first one owns it: it has one value, one gradient and one
+  /// state of the optimizer.
+  std::vector<std::string> units = {};
+  Init init = {};
+};
+
+/// The part of rank `index` of `ranks` along tp: grains [i n / P, (i + 1) n / P) of n. Shards may
+/// differ by a grain, which is exact where all parameters of a layer are cut in as many grains.
+/// @throws InvalidArgument unless whole grains make up the dim and each rank gets one; with the
+/// nearest legal choice.
+GlobalRange range_of(const Parameter& parameter, int index, int ranks);
+
+/// Checks the parameters of a model with these units on `tp` ranks: units have names of their own,
+/// and each parameter has one too, a shape, and units that are declared. @throws InvalidArgument.
+void check_parameters(std::span<const Parameter> parameters, std::span<const std::string> units,
+                      int tp);
+
+}  // namespace armillary::model

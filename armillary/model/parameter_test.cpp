@@ -1,0 +1,94 @@
+// parameter_test.cpp: shards of every placement cover a parameter once, and what is refused.
+#include "armillary/model/parameter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+
+namespace armillary::model {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+Parameter matrix(TpSplit placement, std::int64_t grain = 1) {
+  return {.name = "w", .shape = {12, 6}, .placement = placement, .grain = grain, .units = {"a"}};
+}
+
+TEST(RangeOf, ShardsCoverTheParameterOnceInWholeGrains) {
+  for (const TpSplit placement : {TpSplit::Columns, TpSplit::Rows, TpSplit::Vocabulary}) {
+    const std::size_t dim = placement == TpSplit::Rows ? 1 : 0;
+    for (const std::int64_t grain : {1, 2, 3}) {
+      const Parameter parameter = matrix(placement, grain);
+      for (int ranks = 1; ranks <= parameter.shape[dim] / grain; ++ranks) {
+        std::int64_t end = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          const GlobalRange range = range_of(parameter, rank, ranks);
+          EXPECT_EQ(range.whole, parameter.shape);
+          EXPECT_EQ(range.begin[dim], end);
+          EXPECT_EQ(range.begin[1 - dim], 0);
+          EXPECT_EQ(range.size[1 - dim], parameter.shape[1 - dim]);
+          EXPECT_EQ(range.size[dim] % grain, 0);
+          EXPECT_GT(range.size[dim], 0);
+          end += range.size[dim];
+        }
+        EXPECT_EQ(end, parameter.shape[dim]) << ranks << " ranks, grain " << grain;
+      }
+    }
+  }
+  EXPECT_EQ(range_of(matrix(TpSplit::Whole), 2, 99), whole_of({12, 6}));
+}
+
+TEST(RangeOf, RefusesWhatDoesNotDivideWithTheNearest) {
+  const auto refused = [](const Parameter& parameter, int ranks, const std::string& text) {
+    EXPECT_THAT([&] { range_of(parameter, 0, ranks); }, ThrowsMessage<InvalidArgument>(text));
+  };
+  refused(matrix(TpSplit::Columns, 5), 2,
+          "model: parameter 'w' [12, 6], cut by columns, has grains of 5; a divisor of 12 is "
+          "required; nearest: 1");
+  refused(
+      matrix(TpSplit::Rows, 2), 4,
+      "model: parameter 'w' [12, 6], cut by rows, over tp 4; at most tp 3, one of its grains of "
+      "2 a rank, is required; nearest: tp 3");
+  Parameter vector = matrix(TpSplit::Rows);
+  vector.shape = {12};
+  refused(vector, 2,
+          "model: parameter 'w' [12], cut by rows, has 1 dims; more than 1 are required");
+}
+
+TEST(CheckParameters, RefusesNamesThatStandTwiceAndUnitsThatAreNotDeclared) {
+  const std::vector<std::string> units{"embedding", "head"};
+  const auto refused = [&](const std::vector<Parameter>& parameters, const std::string& text) {
+    EXPECT_THAT([&] { check_parameters(parameters, units, 1); },
+                ThrowsMessage<InvalidArgument>(text));
+  };
+  const Parameter good{.name = "w", .shape = {2}, .units = {"embedding", "head"}};
+  check_parameters(std::vector{good}, units, 1);
+  const std::vector<std::string> twice{"head", "embedding", "head"};
+  EXPECT_THAT([&] { check_parameters(std::vector{good}, twice, 1); },
+              ThrowsMessage<InvalidArgument>(
+                  "model: two units have the name 'head'; a name each is required"));
+  refused({good, good}, "model: two parameters have the name 'w'; a name each is required");
+  Parameter other = good;
+  other.units = {"embeding"};
+  refused({other},
+          "model: parameter 'w' is of unit 'embeding', which is not declared; embedding or head is "
+          "required; nearest: embedding");
+  other.units = {};
+  refused({other},
+          "model: parameter 'w' is of no unit; at least one of embedding or head is required");
+  other = good;
+  other.shape = {-1};
+  refused({other}, "model: parameter 'w' has the shape [-1]; sizes from 0 are required");
+  other = matrix(TpSplit::Columns, 4);
+  other.units = {"head"};
+  EXPECT_THAT([&] { check_parameters(std::vector{other}, units, 4); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("nearest: tp 3")));
+}
+
+}  // namespace
+}  // namespace armillary::model

@@ -1,0 +1,101 @@
+// registry.cpp: models by name, and the keys that each has. Both are the same decoder with other
+// options.
+#include "armillary/model/registry.h"
+
+#include "armillary/core/checked.h"
+#include "armillary/core/error.h"
+#include "armillary/model/decoder.h"
+#include "armillary/model/decoder_cost.h"
+#include "armillary/model/gpt.h"
+#include "armillary/model/llama.h"
+
+namespace armillary::model {
+namespace {
+
+constexpr std::int64_t kMaxLayers = 4096;
+
+DecoderOptions decoder_options(const ModelOptions& options, const ModelRun& run) {
+  return model::decoder_options(options)
+      .vocab_size(run.vocab_size)
+      .dtype(run.dtype)
+      .recompute(run.recompute)
+      .loss_chunk_tokens(run.loss_chunk_tokens);
+}
+
+}  // namespace
+
+// decoder_options, below, takes one of these.
+const std::vector<std::string>& model_names() {
+  static const std::vector<std::string> names{"gpt", "llama"};
+  return names;
+}
+
+Section section_of(ModelOptions& m) {
+  const Range size = between(1, kMaxSize);
+  // 0 stands for the model's own choice.
+  const Range size_or_default = between(0, kMaxSize);
+  const bool is_llama = m.name == "llama";
+  Section section{
+      "model",
+      {
+          {"name", &m.name, "which; the other keys of this section are its own", model_names()},
+          {"dim", &m.dim, "width of the residual stream", size},
+          {"n_layers", &m.n_layers, "transformer layers", between(1, kMaxLayers)},
+          {"n_heads", &m.n_heads, "query heads; must divide dim", size},
+          {"n_kv_heads", &m.n_kv_heads, "KV heads (GQA); 0: n_heads", size_or_default},
+          {"hidden_dim", &m.hidden_dim,
+           is_llama ? "width of the MLP; 0: 8/3 dim, as the keys below say"
+                    : "width of the MLP; 0: 4 dim",
+           size_or_default},
+          {"norm_eps", &m.norm_eps, "epsilon of RMSNorm", above_zero()},
+          {"rope_theta", &m.rope_theta, "base of the rotary periods", above_zero()},
+          {"enable_weight_tying", &m.enable_weight_tying, "output = embedding"},
+      }};
+  // Llama's rule for the width of its MLP.
+  if (is_llama) {
+    section.keys.push_back(
+        {"multiple_of", &m.multiple_of, "hidden_dim 0 is rounded up to a multiple of it", size});
+    section.keys.push_back(
+        {"ffn_dim_multiplier", &m.ffn_dim_multiplier, "factor of hidden_dim 0", above_zero(1e9)});
+  }
+  return section;
+}
+
+void check_model(const ModelOptions& model) {
+  // Head dims are even: rotary positions rotate pairs of dims.
+  if (model.dim % 2 != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.dim {}; an even number is required (rotary positions rotate pairs); "
+        "nearest: {}",
+        model.dim, model.dim + 1);
+  }
+  if (model.dim / 2 % model.n_heads != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.n_heads {} with model.dim {}; 2 n_heads must divide dim (rotary positions "
+        "rotate pairs); nearest: n_heads {}",
+        model.n_heads, model.dim, nearest_divisor(model.dim / 2, model.n_heads));
+  }
+  // Every KV head serves as many query heads.
+  if (model.n_heads % model.kv_heads() != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.n_kv_heads {} with model.n_heads {}; n_kv_heads must divide n_heads; "
+        "nearest: {}",
+        model.kv_heads(), model.n_heads, nearest_divisor(model.n_heads, model.kv_heads()));
+  }
+  // Refuses a model with too many parameters to count.
+  decoder_cost(decoder_options(model));
+}
+
+DecoderOptions decoder_options(const ModelOptions& options) {
+  return options.name == "llama" ? llama_options(options) : gpt_options(options);
+}
+
+cost::ModelCost model_cost(const ModelOptions& options, const ModelRun& run) {
+  return decoder_cost(decoder_options(options, run));
+}
+
+std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelRun& run) {
+  return std::make_unique<Decoder>(decoder_options(options, run));
+}
+
+}  // namespace armillary::model

@@ -1,0 +1,49 @@
+// registry.h: the models that a recipe can name.
+//
+//   ModelOptions --check_model--> legal --model_cost--> ModelCost
+//                                       '--make_model--> Model
+//
+// A model that no recipe can name needs no entry here: pass it to train() of train/trainer.h.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "armillary/core/section.h"
+#include "armillary/model/decoder_options.h"
+#include "armillary/model/model.h"
+#include "armillary/model/model_options.h"
+#include "armillary/model/recompute.h"
+
+namespace armillary::model {
+
+/// Legal values of model.name: "gpt", "llama".
+const std::vector<std::string>& model_names();
+
+/// The keys of [model] that the named model has.
+Section section_of(ModelOptions& model);
+
+/// Checks the options against each other. @throws InvalidArgument with the nearest legal value.
+void check_model(const ModelOptions& options);
+
+/// Choices of a run that are the same for every model.
+struct ModelRun {
+  std::int64_t vocab_size = 0;        ///< That of the data.
+  at::ScalarType dtype = at::kFloat;  ///< Dtype of activations and products: kFloat or kBFloat16.
+  cost::Recompute recompute = cost::Recompute::None;
+  std::int64_t loss_chunk_tokens = 1024;  ///< Tokens whose logits exist at the same time.
+};
+
+/// Cost of the named model; makes no tensors. Requires check_model, as all below.
+cost::ModelCost model_cost(const ModelOptions& options, const ModelRun& run);
+
+/// The named model.
+std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelRun& run);
+
+/// The decoder of the named model with these sizes. The vocabulary is to be set; dtype,
+/// recomputation and chunks of the loss keep their defaults.
+DecoderOptions decoder_options(const ModelOptions& options);
+
+}  // namespace armillary::model

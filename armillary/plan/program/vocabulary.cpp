@@ -1,0 +1,31 @@
+#include "armillary/plan/program/vocabulary.h"
+
+#include <algorithm>
+
+namespace armillary::plan {
+
+// Every view of a message stands under its one operand.
+bool Vocabulary::takes(Kind kind, std::size_t views) const {
+  const std::size_t named = (*this)[kind].operands.size();
+  return kind == kSend || kind == kRecv ? views >= named : views == named;
+}
+
+Access Vocabulary::access(const Op& op, std::size_t v) const {
+  const KindWord& word = (*this)[op.kind];
+  if (op.is_comm()) return word.operands.front().access;
+  const Operand& operand = word.operands[v];
+  if (operand.access != Access::Update || !operand.tensor) return operand.access;
+  const std::size_t side = (*this)[*operand.tensor].side;
+  const bool begun = op.init[side] && (word.begins >> side & 1) != 0;
+  return begun ? Access::Write : Access::Update;
+}
+
+// Views past the first one of a message get their number.
+std::string Vocabulary::operand_name(Kind kind, std::size_t v) const {
+  const auto named = (*this)[kind].operands;
+  std::string name(named[std::min(v, named.size() - 1)].name);
+  if (v >= named.size()) name += std::to_string(v);
+  return name;
+}
+
+}  // namespace armillary::plan

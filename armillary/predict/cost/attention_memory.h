@@ -1,0 +1,50 @@
+// attention_memory.h: bytes of one call of attention, and whether a problem fits the devices of a
+// cluster.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/sim/cluster.h"
+
+namespace armillary::cost {
+
+/// Bytes that the attention of one layer needs on a rank: tensors of the caller and slots, in the
+/// pass that needs most. Parameters and activations of a model are not part of it.
+struct MemoryNeed {
+  plan::Rank rank = 0;  ///< The rank that needs most.
+  std::int64_t bytes = 0;
+};
+/// Cost: the programs of all ranks.
+MemoryNeed memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes);
+/// The need of one rank.
+std::int64_t memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
+                         plan::Rank rank);
+
+/// Bytes of the slots of one rank that are not tensors of the caller, in the pass that needs most.
+std::int64_t slot_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
+                       plan::Rank rank);
+
+/// `does not fit: needs 22.51 GiB, has 22.50`: the need rounded up, the limit down, so that they
+/// differ.
+std::string does_not_fit(double needed_bytes, double limit_bytes);
+
+/// A problem that is to fit.
+struct FitQuestion {
+  /// The same problem with so many tokens; nothing if its mask cannot have that length.
+  std::function<std::optional<plan::Problem>(std::int64_t seq)> problem;
+  std::int64_t seq = 0;  ///< The length that is asked about.
+  plan::Strategy strategy;
+  std::vector<plan::Pass> passes;
+};
+
+/// Does nothing if every rank's need is at most the memory of a device.
+/// @throws InvalidArgument: ".. does not fit: needs X GiB, has Y, the longest sequence that fits is
+/// Z". All ranks fit with Z tokens; Z is left out if the mask has one length only.
+void check_fits(const FitQuestion& question, const sim::Cluster& cluster);
+
+}  // namespace armillary::cost

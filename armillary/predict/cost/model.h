@@ -1,0 +1,113 @@
+// model.h: what a transformer costs, whoever counts it: the trainer for the models that it runs
+// (model/model.h), or cost_of() for shapes that were published.
+//
+//   train: Model::cost() ---.
+//   ModelShape --cost_of()--'--> ModelCost --> time and memory of a step (step.h), reported flops
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace armillary::cost {
+
+/// The attention of a model: `layers` calls in a pass, all of one shape.
+struct ModelAttention {
+  std::int64_t layers = 0;
+  std::int64_t heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+};
+
+/// Bytes per token of activations, by the time that they live.
+struct TokenBytes {
+  std::int64_t layer = 0;     ///< Kept from forward to backward for each layer.
+  std::int64_t input = 0;     ///< Input of a layer, which every recomputation keeps.
+  std::int64_t kv = 0;        ///< K and V of a layer, which `layer` has too.
+  std::int64_t output = 0;    ///< Output and log-sum-exp of attention.
+  std::int64_t backward = 0;  ///< The most that the backward of one layer allocates.
+  std::int64_t loss = 0;      ///< Held by the loss for every token.
+  std::int64_t chunk = 0;     ///< Held by the loss for each of `loss_chunk_tokens` tokens.
+};
+
+/// Cost of a model, counted from its options alone.
+struct ModelCost {
+  std::int64_t parameters = 0;
+  std::int64_t layer_parameters = 0;  ///< The part of them that is in layers.
+  /// Parameters of matrices that multiply every token: forward takes 2 flops per token and such
+  /// parameter, backward 4.
+  std::int64_t matmul_parameters = 0;
+  std::int64_t layer_matmul_parameters = 0;  ///< Likewise.
+  /// Flops of all layers in forward beside these products and attention: for each token, and for
+  /// each sequence whatever its tokens.
+  double token_flops = 0;
+  double sequence_flops = 0;
+  ModelAttention attention;
+  TokenBytes bytes;
+  std::int64_t logits = 0;  ///< Outputs of a token: the vocabulary.
+  std::int64_t loss_chunk_tokens = std::numeric_limits<std::int64_t>::max();
+
+  /// Floating point operations of a step, forward and backward: 6 per token and matrix parameter,
+  /// and 12 D per visible pair of each query head (2 products of D forward, 4 backward; 2 flops per
+  /// element); thrice the other flops of one sequence. Recomputed scores and masked pairs do not
+  /// count.
+  double flops(std::int64_t tokens, std::int64_t visible_pairs) const;
+
+  /// The same model with another number of layers, 0 too. Requires one layer at least, and layers
+  /// that are alike.
+  ModelCost with_layers(std::int64_t layers) const;
+};
+
+/// Policy: the tensors that a layer keeps from forward to backward, which computes the others
+/// again.
+enum class Recompute : std::uint8_t {
+  None,             ///< All that backward needs.
+  Full,             ///< Its input. Attention runs forward twice.
+  AttentionOutput,  ///< Its input, and attention's out and log-sum-exp. Attention runs forward
+                    ///< once.
+};
+/// `none`, `full` and `attention_output`, in the order of the enumerators.
+const std::vector<std::string>& recompute_names();
+
+/// Bytes of activations of so many tokens on a rank.
+struct ActivationBytes {
+  double kept = 0;       ///< From forward to backward, of all layers.
+  double transient = 0;  ///< The most that the loss or the backward of one layer holds beside them.
+  double total() const { return kept + transient; }
+};
+ActivationBytes activation_bytes(const ModelCost& cost, Recompute policy, double tokens);
+
+/// Operations that a policy repeats in a step: the products of the layers, and attention unless its
+/// output is kept.
+double flops_again(const ModelCost& cost, Recompute policy, std::int64_t tokens,
+                   std::int64_t visible_pairs);
+
+/// Shape of a decoder-only transformer with a gated feed-forward layer (Llama), or with one of two
+/// matrices (GPT).
+struct ModelShape {
+  int layers = 1;
+  int hidden = 1;
+  int heads = 1;
+  int kv_heads = 1;
+  int head_dim = 1;
+  int ffn = 1;
+  int vocab = 1;
+  bool gated = true;
+};
+
+/// Cost as published systems have it, in bf16: a layer keeps input and result of both norms, Q, Out
+/// and the inner values of the feed-forward layer (gate, up and their product), K and V; its
+/// backward holds gradients of those inner values, and three of hidden size; the loss has all
+/// logits at once, in bf16 and in fp32 with their gradient. Parameters of norms and biases, and
+/// log-sum-exps do not count.
+/// @throws InvalidArgument for about 2^59 parameters or more, as dit_cost_of().
+ModelCost cost_of(const ModelShape& shape);
+
+/// Cost of a diffusion transformer (DiT) of this shape, which has neither an embedding nor an
+/// output matrix: six vectors of adaLN-zero of hidden size, made once for each sequence (Peebles
+/// and Xie, arXiv:2212.09748, section 3.2), and cross-attention with so many tokens of text, if
+/// any.
+ModelCost dit_cost_of(const ModelShape& shape, int text_tokens);
+
+}  // namespace armillary::cost

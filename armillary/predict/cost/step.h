@@ -1,0 +1,118 @@
+// step.h: time and memory of a step around attention, by terms: a training step, the prefill of a
+// prompt, or one denoising step of a diffusion transformer (DiT). The one price of a step:
+// `armillary advise`, `armillary validate` and `armillary train --dry-run` have no other.
+//
+//   ModelCost, Parallelism, attention (simulated or estimated) --> StepTime, StepMemory
+//
+// Attention comes from its plan; everything else of a transformer is a term that is computed from
+// its cost (model.h): matrix products, passes over activations, collectives of tensor parallelism,
+// of gradients and of parameters (ZeRO), the optimizer, and stages that wait. Ranks are ordered as
+// in USP's tip 7 (arXiv:2405.07719): tp on neighbouring devices, then cp, dp and pp. Terms follow
+// each other; nothing of them overlaps.
+#pragma once
+
+#include <cstdint>
+
+#include "armillary/core/mesh_shape.h"
+#include "armillary/predict/cost/model.h"
+#include "armillary/predict/sim/cluster.h"
+
+namespace armillary::cost {
+
+/// The work of a step. Prefill and denoising run forward alone: they have no loss over all tokens,
+/// no gradients and no optimizer.
+enum class StepKind : std::uint8_t {
+  Train,
+  Prefill,  ///< K and V of all layers stay in memory; only the last token of a sequence has logits.
+  Dit,      ///< Denoising, with a cost from dit_cost_of(): every token sees every other.
+};
+
+/// One step of one model.
+struct Step {
+  ModelCost model;
+  std::int64_t seq = 0;
+  std::int64_t batch = 1;  ///< Sequences, over all replicas.
+  StepKind kind = StepKind::Train;
+};
+
+/// Division of a step over devices.
+struct Parallelism {
+  /// tp: with its activations split by tokens between products (Megatron's TP-sp). pp: stages of
+  /// layers.
+  MeshShape mesh;
+  int zero = 0;  ///< Stage of ZeRO over the dp * cp ranks that hold the same parameters: 0 to 3.
+  Recompute recompute = Recompute::None;
+  std::int64_t microbatch = 1;  ///< Sequences of a replica in one pass; 0: all.
+  bool operator==(const Parallelism&) const = default;
+};
+
+/// Bytes of a parameter at rest: the usual ones of mixed precision are bf16 parameters, fp32
+/// gradients, and an fp32 copy with two moments.
+struct ParameterBytes {
+  double parameter = 2;
+  double gradient = 4;
+  double optimizer = 12;
+};
+
+/// How well programs use a machine; see the uses for sources.
+struct StepRates {
+  double matmul_share = 1;      ///< Reached share of DeviceSpec::matmul_flops_per_s.
+  double layer_passes = 60;     ///< Elements of hidden size read or written per token and layer.
+  double gradient_share = 1;    ///< Share of group_bytes_per_s() in sums of gradients.
+  double gradient_bytes = 4;    ///< On the wire, per parameter; Megatron sums gradients in fp32.
+  double optimizer_bytes = 40;  ///< Memory traffic of Adam per parameter that a rank updates.
+  /// Network links of a node that a group of gradients uses which has only some of the node's
+  /// devices; 0: one for each of its devices.
+  int part_node_links = 0;
+};
+
+/// Seconds of a step, of the stage with most work, for all sequences of its replica.
+struct StepTime {
+  double products = 0;
+  double attention = 0;
+  double passes = 0;  ///< Norms, activations, residuals and the loss, bound by memory.
+  double tensor_parallel = 0;
+  double gradients = 0;  ///< Sums of gradients, and gathers of parameters.
+  double optimizer = 0;
+  double pipeline = 0;  ///< Idle stages, and messages between stages.
+  double total() const {
+    return products + attention + passes + tensor_parallel + gradients + optimizer + pipeline;
+  }
+};
+
+/// `attention_s` is the time of attention of one layer in the passes of the step, for the sequences
+/// of one microbatch: with Recompute::Full forward twice, with AttentionOutput a replay too.
+/// @throws InvalidArgument for more ranks than devices, or a device without a matmul rate.
+StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::Cluster& cluster,
+                   double attention_s, const StepRates& rates = {});
+
+/// Bytes of a step on the device that needs most: of a pipeline its first stage, with the embedding
+/// and the output matrix, which different stages have.
+struct StepMemory {
+  double parameters = 0;
+  double gradients = 0;
+  double optimizer = 0;
+  double attention = 0;  ///< Slots of one layer; its tensors are in `activations`.
+  /// Kept from forward to backward by the microbatches under way; of forward alone those of one
+  /// layer, and K and V that prefill keeps.
+  double activations = 0;
+  /// Beside them for a while, for one microbatch: ActivationBytes::transient; of prefill logits.
+  double transient = 0;
+  double checkpoint = 0;  ///< Copy of a rank's share of a checkpoint, of a trainer that saves.
+  double total() const {
+    return parameters + gradients + optimizer + attention + activations + transient + checkpoint;
+  }
+};
+/// `attention_bytes`: the slots. `rank_tokens`: tokens of a sequence on the rank with most of them;
+/// 0: seq / cp.
+StepMemory step_memory(const Step& step, const Parallelism& parallelism, double attention_bytes = 0,
+                       const ParameterBytes& bytes = {}, double rank_tokens = 0);
+
+/// Bandwidth of ring collectives in groups of `members` devices that are `stride` apart, while all
+/// such groups of the cluster work at once: that of the link within a node, or of all network links
+/// that the members of one node have together, if less; with `part_node_links` (StepRates), of at
+/// most so many of them.
+double group_bytes_per_s(const sim::Cluster& cluster, int members, int stride,
+                         int part_node_links = 0);
+
+}  // namespace armillary::cost

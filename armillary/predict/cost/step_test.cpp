@@ -1,0 +1,192 @@
+// step_test.cpp: terms of training steps, prefills and denoising steps against closed forms, memory
+// by stage of ZeRO, and bandwidths of collectives.
+#include "armillary/predict/cost/step.h"
+
+#include <gtest/gtest.h>
+
+#include "armillary/core/error.h"
+#include "armillary/predict/cost/known_models.h"
+
+namespace armillary::cost {
+namespace {
+
+const ModelShape kLlama = parse_shape("llama3-8b");
+const ModelShape kLlama2 = parse_shape("llama2-7b");
+
+TEST(ModelCost, CountsTheParametersOfLlama3) {
+  const ModelCost cost = cost_of(kLlama);
+  EXPECT_EQ(cost.layer_parameters, 32 * 218103808LL);  // as published, without norms
+  EXPECT_EQ(cost.parameters, 8029995008);
+  ModelShape gpt = kLlama;
+  gpt.gated = false;
+  EXPECT_EQ(cost.layer_parameters - cost_of(gpt).layer_parameters, 32LL * 4096 * 14336);
+}
+
+TEST(ModelCost, LayersAreAllThatChangesWithTheirNumber) {
+  const ModelCost cost = cost_of(kLlama);
+  const ModelCost none = cost.with_layers(0);
+  EXPECT_EQ(none.parameters, 2LL * 128256 * 4096);
+  EXPECT_EQ(none.matmul_parameters, 128256LL * 4096);
+  ModelShape shape = kLlama;
+  shape.layers = 5;
+  EXPECT_EQ(cost.with_layers(5).flops(7, 9), cost_of(shape).flops(7, 9));
+  EXPECT_EQ(cost.with_layers(5).parameters, cost_of(shape).parameters);
+  EXPECT_EQ(dit_cost_of(kLlama, 10).with_layers(5).sequence_flops,
+            dit_cost_of(shape, 10).sequence_flops);
+}
+
+TEST(StepTime, NeedsTheRateOfMatrixProducts) {
+  try {
+    sim::Cluster cluster = sim::load_cluster("c8");
+    cluster.device.matmul_flops_per_s = 0;
+    step_time({.model = cost_of(kLlama), .seq = 4096}, {}, cluster, 0.01);
+    FAIL() << "without a rate";
+  } catch (const InvalidArgument& error) {
+    EXPECT_STREQ(error.what(),
+                 "step: device A10 of cluster c8 has no matmul_TFLOPs; the rate of matrix products "
+                 "is required");
+  }
+}
+
+TEST(StepTime, EveryPresetHasTheRateOfMatrixProducts) {
+  for (const std::string& name : sim::preset_names()) {
+    const sim::DeviceSpec device = sim::load_cluster(name).device;
+    EXPECT_GT(device.matmul_flops_per_s, 0) << name;
+    EXPECT_LT(device.matmul_flops_per_s, device.peak_flops_per_s) << name;
+  }
+}
+
+TEST(StepTime, ProductsAreSharedByAllDevices) {
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  const Step step{.model = cost_of(kLlama), .seq = 65536};
+  const StepTime wide = step_time(step, {.mesh = {.cp = 16}, .zero = 1}, cluster, 0.01);
+  EXPECT_DOUBLE_EQ(wide.products, 6 * (32 * 218103808.0 + 128256.0 * 4096) * 4096 /
+                                      cluster.device.matmul_flops_per_s);
+  EXPECT_DOUBLE_EQ(wide.attention, 0.32);
+  EXPECT_EQ(wide.tensor_parallel, 0);
+  const StepTime deep = step_time(step, {.mesh = {.cp = 2, .tp = 8}, .zero = 1}, cluster, 0.01);
+  EXPECT_DOUBLE_EQ(deep.products, wide.products);
+  EXPECT_GT(deep.tensor_parallel, 0);
+  EXPECT_LT(deep.gradients, wide.gradients);  // an eighth of the parameters each
+  EXPECT_THROW(step_time(step, {.mesh = {.cp = 4, .tp = 8}}, cluster, 0.01), InvalidArgument);
+}
+
+TEST(StepTime, PrefillIsTheForwardPartOfTrainingWithoutTheLoss) {
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  Step step{.model = cost_of(kLlama), .seq = 65536};
+  Parallelism parts{.mesh = {.cp = 8, .tp = 2}, .zero = 1};
+  ModelShape without_logits = kLlama;
+  without_logits.vocab = 0;
+  step.model = cost_of(without_logits);
+  const StepTime train = step_time(step, parts, cluster, 0.01);
+  step.kind = StepKind::Prefill;
+  const StepTime prefill = step_time(step, parts, cluster, 0.01);
+  EXPECT_DOUBLE_EQ(prefill.products, train.products / 3);
+  EXPECT_DOUBLE_EQ(prefill.passes, train.passes / 3);
+  EXPECT_DOUBLE_EQ(prefill.tensor_parallel, train.tensor_parallel / 2);
+  EXPECT_EQ(prefill.attention, train.attention) << "of the passes that the caller gives";
+  EXPECT_EQ(prefill.gradients, 0);
+  EXPECT_EQ(prefill.optimizer, 0);
+  // Logits of one token of a sequence, on the rank that has it.
+  step.model = cost_of(kLlama);
+  EXPECT_NEAR(step_time(step, parts, cluster, 0.01).products - prefill.products,
+              2 * 128256.0 * 4096 / 2 / cluster.device.matmul_flops_per_s, 1e-9);
+  parts.zero = 3;
+  EXPECT_GT(step_time(step, parts, cluster, 0.01).gradients, 0) << "parameters are gathered";
+}
+
+TEST(StepTime, ADenoisingStepHasItsConditioning) {
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  const ModelShape dit{.layers = 28,
+                       .hidden = 1152,
+                       .heads = 16,
+                       .kv_heads = 16,
+                       .head_dim = 72,
+                       .ffn = 4608,
+                       .vocab = 1,
+                       .gated = false};
+  Step step{.model = dit_cost_of(dit, 0), .seq = 65536, .kind = StepKind::Dit};
+  const Parallelism parts{.mesh = {.cp = 8}, .zero = 1};
+  const double rate = cluster.device.matmul_flops_per_s;
+  const double h = 1152;
+  const double tokens = 8192;
+  const double plain = step_time(step, parts, cluster, 0.01).products;
+  EXPECT_DOUBLE_EQ(plain, 28 * (2 * 12 * h * h * tokens + 12 * h * h) / rate);
+  step.model = dit_cost_of(dit, 120);
+  const double text = step_time(step, parts, cluster, 0.01).products - plain;
+  EXPECT_NEAR(text, 28 * (4 * h * h * tokens + 4 * h * h * 120 + 4 * h * tokens * 120) / rate,
+              1e-12);
+  // DiT-XL/2 has 675 million parameters, of which 18 of each h x h are in layers.
+  step.model = dit_cost_of(dit, 0);
+  EXPECT_DOUBLE_EQ(step_memory(step, parts).parameters, 2 * 28 * 18 * h * h);
+  EXPECT_EQ(step_memory(step, parts).transient, 0);
+}
+
+TEST(StepMemory, PrefillKeepsKAndVOfAllLayers) {
+  Step step{.model = cost_of(kLlama), .seq = 65536, .kind = StepKind::Prefill};
+  const Parallelism parts{.mesh = {.cp = 8}};
+  const StepMemory memory = step_memory(step, parts);
+  EXPECT_EQ(memory.gradients, 0);
+  EXPECT_EQ(memory.optimizer, 0);
+  const double kv = 2.0 * 2 * 8 * 128 * 8192;  // K and V of a layer, bf16
+  step.model = step.model.with_layers(1);
+  EXPECT_DOUBLE_EQ(memory.activations - step_memory(step, parts).activations, 31 * kv);
+  step.model = cost_of(kLlama);
+  step.kind = StepKind::Dit;
+  EXPECT_DOUBLE_EQ(memory.activations - step_memory(step, parts).activations, 31 * kv)
+      << "keeps none";
+}
+
+TEST(StepMemory, ZeroStagesShareMore) {
+  const Step step{.model = cost_of(kLlama), .seq = 65536};
+  Parallelism parts{.mesh = {.cp = 16}};
+  const StepMemory whole = step_memory(step, parts);
+  EXPECT_DOUBLE_EQ(whole.optimizer, 12.0 * 8029995008);
+  parts.zero = 1;
+  EXPECT_DOUBLE_EQ(step_memory(step, parts).optimizer, whole.optimizer / 16);
+  EXPECT_EQ(step_memory(step, parts).gradients, whole.gradients);
+  parts.zero = 3;
+  EXPECT_DOUBLE_EQ(step_memory(step, parts).parameters, whole.parameters / 16);
+  parts.recompute = Recompute::Full;
+  EXPECT_LT(step_memory(step, parts).activations, whole.activations / 10);
+}
+
+// Two stages without replicas: half of the layers each, and one idle stage for one sequence.
+TEST(StepTime, StagesWaitForEachOther) {
+  const Step step{.model = cost_of(kLlama2), .seq = 1 << 14, .batch = 4};
+  const sim::Cluster cluster = sim::load_cluster("c6");
+  const StepTime one = step_time(step, {.mesh = {.tp = 4}}, cluster, 0.01);
+  const StepTime two = step_time(step, {.mesh = {.pp = 2, .tp = 4}}, cluster, 0.01);
+  EXPECT_DOUBLE_EQ(one.pipeline, 0);
+  EXPECT_DOUBLE_EQ(two.attention, one.attention / 2);
+  EXPECT_GT(two.pipeline, (two.products + two.attention) / 4);
+  // Two sequences are under way on the first stage, so it holds what one stage alone would.
+  EXPECT_DOUBLE_EQ(step_memory(step, {.mesh = {.pp = 2, .tp = 4}}, 0).activations,
+                   step_memory(step, {.mesh = {.tp = 4}}, 0).activations);
+  EXPECT_LT(step_memory(step, {.mesh = {.tp = 4}, .recompute = Recompute::Full}, 0).activations,
+            step_memory(step, {.mesh = {.tp = 4}}, 0).activations);
+}
+
+TEST(StepMemory, PrefillKeepsKAndVOfSequencesThatHaveLeft) {
+  Step step{.model = cost_of(kLlama), .seq = 8192, .kind = StepKind::Prefill};
+  const Parallelism parts{.mesh = {.cp = 4}};
+  const double one = step_memory(step, parts).activations;
+  step.batch = 3;
+  const double three = step_memory(step, parts).activations;
+  EXPECT_DOUBLE_EQ(three - one, 2 * 2.0 * 2 * 32 * 8 * 128 * 2048) << "not what layers share";
+}
+
+TEST(GroupBandwidth, IsThatOfTheNarrowestPart) {
+  const sim::Cluster cluster =
+      sim::load_cluster("c5");  // 158 GB/s in a node, 24 for each device outside
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 8, 1), 158e9);
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 16, 1), 158e9);     // eight network links
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 8, 2), 4 * 24e9);   // four of them a group
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 8, 2, 1), 24e9);    // or one
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 16, 1, 1), 158e9);  // of whole nodes: all
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 2, 8), 24e9);
+  EXPECT_DOUBLE_EQ(group_bytes_per_s(sim::load_cluster("c2"), 32, 1), 10e9);  // one link a node
+}
+
+}  // namespace
+}  // namespace armillary::cost

@@ -1,0 +1,398 @@
+// advise.cpp: every division of the devices that the model and the batch allow is costed. The
+// attention of a mesh depends on its cp, its tp and its recomputation alone, so it is estimated
+// once for each; all other terms are formulas, which cost nothing.
+#include "armillary/predict/tune/advise.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include "armillary/core/count_text.h"
+#include "armillary/core/error.h"
+#include "armillary/plan/strategies/options.h"
+#include "armillary/predict/cost/attention_memory.h"
+#include "armillary/predict/sim/group_share.h"
+#include "armillary/predict/tune/evaluator.h"
+#include "armillary/predict/tune/space.h"
+
+namespace armillary::tune {
+namespace {
+
+constexpr double kBytesInGib = 1 << 30;
+
+std::vector<int> divisors(int n) {
+  std::vector<int> numbers;
+  for (int d = 1; d <= n; ++d) {
+    if (n % d == 0) numbers.push_back(d);
+  }
+  return numbers;
+}
+
+constexpr std::array kPolicies{cost::Recompute::None, cost::Recompute::Full,
+                               cost::Recompute::AttentionOutput};
+
+const std::string& name_of(cost::Recompute policy) {
+  return cost::recompute_names().at(static_cast<std::size_t>(policy));
+}
+
+/// Attention of one layer on cp ranks, each with a share of the heads.
+struct Attention {
+  Candidate candidate;
+  double seconds = 0;
+  double bytes = 0;  ///< Slots.
+};
+/// One for each policy of recomputation, in their order; nothing if no strategy solves the problem.
+using Attentions = std::vector<Attention>;
+
+/// Slots of the rank that needs most; of more than kLargeWorld ranks the first, the middle one and
+/// the last are asked.
+double slots_of(const Question& question, const Candidate& candidate) {
+  const plan::Planner planner(problem_of(question, candidate), candidate.strategy);
+  const int world = question.problem.world;
+  std::vector<plan::Rank> ranks{0, world / 2, world - 1};
+  if (world <= kLargeWorld) {
+    ranks.resize(static_cast<std::size_t>(world));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  std::int64_t most = 0;
+  for (const plan::Rank rank : ranks) {
+    most = std::max(most, cost::slot_need(planner, question.passes, rank));
+  }
+  return static_cast<double>(most);
+}
+
+/// The longest sequence whose need is within the limit. The need grows with the length.
+template <class Need>
+std::int64_t longest_seq(double limit, const Need& need) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 50;
+  std::int64_t fits = 0;
+  for (std::int64_t step = kMost; step > 0; step /= 2) {
+    if (need(fits + step) <= limit) fits += step;
+  }
+  return fits;
+}
+
+class Adviser {
+ public:
+  explicit Adviser(const AdviceQuestion& question)
+      : question_(question),
+        devices_(question.devices == 0 ? question.cluster.devices() : question.devices) {
+    if (devices_ > question.cluster.devices()) {
+      fail<InvalidArgument>("advise: {} asked for; {} has {}", count_of(devices_, "device"),
+                            question.cluster.name, question.cluster.devices());
+    }
+    const plan::Mask mask = question.mask(question.step.seq);
+    if (question.step.kind == cost::StepKind::Dit && !mask.shows_all()) {
+      fail<InvalidArgument>(
+          "advise: a denoising step with a mask that shows {} of {} and {}; "
+          "each token sees all: mask full is required",
+          count_of(mask.area(), "pair"), count_of(mask.q_len(), "query", "queries"),
+          count_of(mask.kv_len(), "key"));
+    }
+  }
+
+  /// Costs all meshes and sorts those that fit.
+  Advice run() {
+    for (const cost::Parallelism& parallelism : meshes()) {
+      if (std::optional<Advised> advised = cost(parallelism)) all_.push_back(std::move(*advised));
+    }
+    if (all_.empty()) {
+      fail<InvalidArgument>(
+          "advise: no mesh of {} divides {}, {} and {} with at most "
+          "{} a sequence; other numbers are required",
+          count_of(devices_, "device"), count_of(question_.step.batch, "sequence"),
+          count_of(question_.step.model.attention.heads, "head"),
+          count_of(question_.step.model.attention.layers, "layer"), count_of(kMostRanks, "rank"));
+    }
+    Advice advice{.longest = *std::max_element(all_.begin(), all_.end(),
+                                               [](const Advised& a, const Advised& b) {
+                                                 return a.longest_seq < b.longest_seq;
+                                               })};
+    for (const Advised& advised : all_) {
+      if (advised.fits) advice.meshes.push_back(advised);
+    }
+    if (advice.meshes.empty()) refuse(advice.longest);
+    std::stable_sort(
+        advice.meshes.begin(), advice.meshes.end(),
+        [](const Advised& a, const Advised& b) { return a.time.total() < b.time.total(); });
+    add_reasons(advice);
+    return advice;
+  }
+
+ private:
+  /// Every division of the devices that the model and the batch allow.
+  std::vector<cost::Parallelism> meshes() const {
+    const cost::ModelAttention& model = question_.step.model.attention;
+    const int per_node = question_.cluster.devices_per_node;
+    std::vector<cost::Parallelism> meshes;
+    for (const int tp : divisors(devices_)) {
+      if (per_node % tp != 0 || model.heads % tp != 0 || model.kv_heads % tp != 0) continue;
+      for (const int pp : divisors(devices_ / tp)) {
+        if (model.layers % pp != 0) continue;
+        for (const int dp : divisors(devices_ / tp / pp)) {
+          const int cp = devices_ / tp / pp / dp;
+          const bool divides = question_.step.batch % dp == 0;
+          if (!divides || cp > question_.step.seq || cp > kMostRanks) continue;
+          for (const int zero : {0, 1, 2, 3}) {
+            if (zero > 0 && cp * dp == 1) continue;
+            // Forward alone has neither gradients nor state to divide, and computes nothing again.
+            if (!trains() && zero != 0 && zero != 3) continue;
+            for (const cost::Recompute recompute : kPolicies) {
+              if (recompute != cost::Recompute::None && !trains()) continue;
+              meshes.push_back({.mesh = {.pp = pp, .dp = dp, .cp = cp, .tp = tp},
+                                .zero = zero,
+                                .recompute = recompute});
+            }
+          }
+        }
+      }
+    }
+    return meshes;
+  }
+
+  bool trains() const { return question_.step.kind == cost::StepKind::Train; }
+
+  /// Nothing if no strategy solves the problem on so many ranks.
+  std::optional<Advised> cost(const cost::Parallelism& parallelism) {
+    const Attentions& attentions = attentions_of(parallelism.mesh.cp, parallelism.mesh.tp);
+    if (attentions.empty()) return std::nullopt;
+    const Attention& attention = attentions.at(static_cast<std::size_t>(parallelism.recompute));
+    Advised advised{.parallelism = parallelism, .attention = attention.candidate};
+    advised.time = step_time(question_.step, parallelism, question_.cluster, attention.seconds);
+    advised.memory = step_memory(question_.step, parallelism, attention.bytes);
+    const double limit = question_.cluster.device.memory_bytes;
+    advised.fits = advised.memory.total() <= limit;
+    const double slots_a_token = attention.bytes / static_cast<double>(question_.step.seq);
+    advised.longest_seq = longest_seq(limit, [&](std::int64_t seq) {
+      cost::Step step = question_.step;
+      step.seq = seq;
+      return step_memory(step, parallelism, slots_a_token * static_cast<double>(seq)).total();
+    });
+    return advised;
+  }
+
+  /// The fastest attention by estimate, kept by cp and tp.
+  const Attentions& attentions_of(int cp, int tp) {
+    const auto [at, is_new] = attention_.try_emplace({cp, tp});
+    if (!is_new) return at->second;
+    const cost::ModelAttention& model = question_.step.model.attention;
+    Question question{.problem = {.world = cp,
+                                  .heads = static_cast<int>(model.heads) / tp,
+                                  .kv_heads = static_cast<int>(model.kv_heads) / tp,
+                                  .head_dim = static_cast<int>(model.head_dim),
+                                  .value_dim = static_cast<int>(model.head_dim),
+                                  .dtype = plan::Dtype::Bf16,
+                                  .mask = question_.mask(question_.step.seq)},
+                      .cluster = sim::group_share(question_.cluster, tp),
+                      .names = {"ring", "usp", "ulysses", "grid"}};
+    if (!trains()) question.passes = {plan::Pass::Forward};
+    const std::vector<Candidate> candidates = first_candidates(question);
+    if (candidates.empty()) return at->second;
+    // Estimates are close enough to simulations to compare meshes.
+    const auto estimates = [&](const std::vector<plan::Pass>& passes) {
+      Question of_passes = question;
+      of_passes.passes = passes;
+      std::vector<double> seconds;
+      for (const Evaluation& evaluation : Evaluator(of_passes).estimate(candidates)) {
+        seconds.push_back(evaluation.estimate_s);
+      }
+      return seconds;
+    };
+    const std::vector<double> once = estimates(question.passes);
+    const std::vector<double> none(candidates.size());
+    const std::vector<double> forward = trains() ? estimates({plan::Pass::Forward}) : none;
+    const std::vector<double> replay = trains() ? estimates({plan::Pass::Replay}) : none;
+    for (const std::vector<double>* again : {&none, &forward, &replay}) {
+      std::size_t best = 0;
+      const auto seconds = [&](std::size_t c) { return once[c] + (*again)[c]; };
+      for (std::size_t c = 1; c < candidates.size(); ++c) {
+        if (seconds(c) < seconds(best)) best = c;
+      }
+      const auto known = std::ranges::find(at->second, candidates[best], &Attention::candidate);
+      const double bytes =
+          known != at->second.end() ? known->bytes : slots_of(question, candidates[best]);
+      at->second.push_back(
+          {.candidate = candidates[best], .seconds = seconds(best), .bytes = bytes});
+    }
+    return at->second;
+  }
+
+  /// The error if no mesh fits.
+  [[noreturn]] void refuse(const Advised& longest) const {
+    const auto least = std::min_element(
+        all_.begin(), all_.end(),
+        [](const Advised& a, const Advised& b) { return a.memory.total() < b.memory.total(); });
+    fail<InvalidArgument>(
+        "{} on {}: {}: {}, the longest sequence that fits is {}", question_.model,
+        question_.cluster.name, count_of(question_.step.seq, "token"),
+        cost::does_not_fit(least->memory.total(), question_.cluster.device.memory_bytes),
+        longest.longest_seq);
+  }
+
+  /// For each part of the best mesh: the best of the meshes that differ in it. The stage of ZeRO
+  /// and recomputation can be changed alone; the axes divide the same devices.
+  void add_reasons(Advice& advice) const {
+    const Advised& best = advice.meshes.front();
+    const cost::Parallelism& parallelism = best.parallelism;
+    const MeshShape& mesh = parallelism.mesh;
+    const auto add_axis = [&](const char* name, int MeshShape::*axis) {
+      const auto differs = [&](const Advised& one) {
+        return one.parallelism.mesh.*axis != mesh.*axis;
+      };
+      const auto other = std::find_if(advice.meshes.begin(), advice.meshes.end(), differs);
+      std::string reason = std::any_of(all_.begin(), all_.end(), differs)
+                               ? "every other value needs more memory than there is"
+                               : "no other value is possible";
+      if (other != advice.meshes.end()) reason = slower(best, *other);
+      advice.reasons.push_back(fmt::format("{} {}: {}", name, mesh.*axis, reason));
+    };
+    add_axis("dp", &MeshShape::dp);
+    add_axis("cp", &MeshShape::cp);
+    add_axis("tp", &MeshShape::tp);
+    add_axis("pp", &MeshShape::pp);
+    for (int zero = 0; zero <= 3; ++zero) {
+      if (zero == parallelism.zero) continue;
+      cost::Parallelism other = parallelism;
+      other.zero = zero;
+      add_alone(advice, fmt::format("ZeRO-{}, not {}", parallelism.zero, zero), other);
+    }
+    for (const cost::Recompute recompute : kPolicies) {
+      if (recompute == parallelism.recompute) continue;
+      cost::Parallelism other = parallelism;
+      other.recompute = recompute;
+      add_alone(advice,
+                fmt::format("recomputation {}, not {}", name_of(parallelism.recompute),
+                            name_of(recompute)),
+                other);
+    }
+  }
+
+  /// Says what a mesh would take or need.
+  void add_alone(Advice& advice, const std::string& part,
+                 const cost::Parallelism& parallelism) const {
+    const auto other = std::find_if(all_.begin(), all_.end(), [&](const Advised& one) {
+      return one.parallelism == parallelism;
+    });
+    if (other == all_.end()) return;
+    const double limit = question_.cluster.device.memory_bytes;
+    advice.reasons.push_back(
+        part + ": " +
+        (other->fits ? slower(advice.meshes.front(), *other)
+                     : fmt::format("otherwise it needs {:.2f} GiB of {:.2f}",
+                                   other->memory.total() / kBytesInGib, limit / kBytesInGib)));
+  }
+
+  /// `otherwise dp 1, .. takes 1.03 times as long, most of it attention: 0.12 s more`.
+  static std::string slower(const Advised& best, const Advised& other) {
+    const auto terms = [](const cost::StepTime& time) {
+      return std::array<std::pair<const char*, double>, 7>{
+          {{"products", time.products},
+           {"attention", time.attention},
+           {"passes over activations", time.passes},
+           {"messages of tp", time.tensor_parallel},
+           {"pipeline", time.pipeline},
+           {"gradients and parameters", time.gradients},
+           {"optimizer", time.optimizer}}};
+    };
+    const auto ours = terms(best.time);
+    const auto theirs = terms(other.time);
+    std::size_t most = 0;
+    const auto more = [&](std::size_t t) { return theirs[t].second - ours[t].second; };
+    for (std::size_t t = 1; t < ours.size(); ++t) {
+      if (more(t) > more(most)) most = t;
+    }
+    const double ratio = other.time.total() / best.time.total();
+    const std::string text =
+        fmt::format("otherwise {} takes {:.3f} times as long", to_string(other), ratio);
+    if (more(most) < 0.0005) return text + "; the first of equals is taken";
+    return fmt::format("{}: {:.3f} s more for {}", text, more(most), ours[most].first);
+  }
+
+  const AdviceQuestion& question_;
+  int devices_;
+  std::map<std::pair<int, int>, Attentions> attention_;
+  std::vector<Advised> all_;
+};
+
+/// A mesh with all its terms.
+nlohmann::ordered_json json_of(const Advised& advised) {
+  const auto& [parallelism, attention, time, memory, longest, fits] = advised;
+  const MeshShape& mesh = parallelism.mesh;
+  const Cut cut = cut_of(attention.strategy, mesh.cp);
+  return {{"dp", mesh.dp},
+          {"cp", mesh.cp},
+          {"u", cut.u},
+          {"rq", cut.rq},
+          {"rk", cut.rk},
+          {"tp", mesh.tp},
+          {"pp", mesh.pp},
+          {"zero", parallelism.zero},
+          {"recompute", name_of(parallelism.recompute)},
+          {"strategy", to_string(attention.strategy)},
+          {"layout", to_string(attention.layout)},
+          {"time_s",
+           {{"total", time.total()},
+            {"products", time.products},
+            {"attention", time.attention},
+            {"passes", time.passes},
+            {"tensor_parallel", time.tensor_parallel},
+            {"pipeline", time.pipeline},
+            {"gradients", time.gradients},
+            {"optimizer", time.optimizer}}},
+          {"memory_bytes",
+           {{"total", memory.total()},
+            {"parameters", memory.parameters},
+            {"gradients", memory.gradients},
+            {"optimizer", memory.optimizer},
+            {"activations", memory.activations},
+            {"transient", memory.transient},
+            {"attention", memory.attention}}},
+          {"longest_seq", longest}};
+}
+
+}  // namespace
+
+Cut cut_of(const plan::Strategy& strategy, int world) {
+  if (strategy.name == "ulysses") return {.u = world};
+  if (strategy.name == "usp") {
+    const int u = strategy.as<plan::UspOptions>().u;
+    return {.u = u, .rq = world / u};
+  }
+  if (strategy.name == "grid") {
+    const auto grid = strategy.as<plan::GridOptions>();
+    return {.u = grid.u, .rq = grid.rq, .rk = grid.rk};
+  }
+  return {.rq = world};
+}
+
+std::string to_string(const Advised& advised) {
+  const cost::Parallelism& parallelism = advised.parallelism;
+  const MeshShape& mesh = parallelism.mesh;
+  const Cut cut = cut_of(advised.attention.strategy, mesh.cp);
+  return fmt::format("dp {}, cp {} = {} x {} x {}, tp {}, pp {}, ZeRO-{}{}", mesh.dp, mesh.cp,
+                     cut.u, cut.rq, cut.rk, mesh.tp, mesh.pp, parallelism.zero,
+                     parallelism.recompute == cost::Recompute::None
+                         ? ""
+                         : ", recompute " + name_of(parallelism.recompute));
+}
+
+Advice advise(const AdviceQuestion& question) {
+  return Adviser(question).run();
+}
+
+std::string to_json(const Advice& advice) {
+  nlohmann::ordered_json json{{"meshes", nlohmann::ordered_json::array()},
+                              {"longest", json_of(advice.longest)},
+                              {"reasons", advice.reasons}};
+  for (const Advised& advised : advice.meshes) json["meshes"].push_back(json_of(advised));
+  return json.dump();
+}
+
+}  // namespace armillary::tune

@@ -1,0 +1,95 @@
+// advise_test.cpp: no time is measured; the costs that advice compares are in cost/, what follows
+// from them in tips_test.cpp.
+#include "armillary/predict/tune/advise.h"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "armillary/core/error.h"
+#include "armillary/predict/tune/testing/questions.h"
+
+namespace armillary::tune {
+namespace {
+
+using testing::advice_question;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(Advise, PrefersReplicasWhileTheBatchDivides) {
+  const Advice many = advise(advice_question("llama2-7b", "c5a", 4096, 8));  // tip 2
+  EXPECT_EQ(many.meshes.front().parallelism.mesh.ranks(), 8);
+  EXPECT_GT(many.meshes.front().parallelism.mesh.dp, 1);
+  const Advice one = advise(advice_question("llama2-7b", "c5a", 32768, 1));
+  EXPECT_EQ(one.meshes.front().parallelism.mesh.dp, 1);
+  EXPECT_GE(one.meshes.front().parallelism.zero,
+            1);  // tip 3: 6.7e9 * 18 bytes do not fit otherwise
+  // Each axis has a reason, and so has what can be changed alone.
+  for (const char* part : {"dp 1: ", "cp ", "tp ", "pp "}) {
+    EXPECT_THAT(one.reasons, ::testing::Contains(StartsWith(part)));
+  }
+  for (const char* policy : {"full", "attention_output"}) {
+    const std::string reason = fmt::format("recomputation none, not {}: otherwise ", policy);
+    EXPECT_THAT(one.reasons, ::testing::Contains(StartsWith(reason)));
+  }
+  EXPECT_THAT(one.reasons,
+              ::testing::Contains(AllOf(StartsWith("ZeRO-"), HasSubstr(", not 0: otherwise "))));
+}
+
+/// The same mesh under each policy: `full` attends forward twice and keeps inputs alone,
+/// `attention_output` keeps another A a layer and attends no more, of a ring without a message.
+TEST(Advise, TimeAndMemoryAreOfOnePolicy) {
+  AdviceQuestion question = advice_question("llama2-7b", "c6", 65536, 1);
+  question.devices = 4;
+  question.cluster.device.memory_bytes = 1e15;
+  std::map<cost::Recompute, const Advised*> items;
+  const Advice advice = advise(question);
+  for (const Advised& advised : advice.meshes) {
+    const cost::Parallelism mesh{
+        .mesh = {.cp = 4}, .zero = 1, .recompute = advised.parallelism.recompute};
+    if (advised.parallelism == mesh) items[mesh.recompute] = &advised;
+  }
+  ASSERT_EQ(items.size(), 3);
+  const Advised& none = *items[cost::Recompute::None];
+  const Advised& full = *items[cost::Recompute::Full];
+  const Advised& output = *items[cost::Recompute::AttentionOutput];
+  const double a = 2.0 * 4096 * 65536 / 4;
+  EXPECT_DOUBLE_EQ(full.memory.activations, 32 * a);
+  EXPECT_DOUBLE_EQ(output.memory.activations, 64 * a);
+  EXPECT_DOUBLE_EQ(full.time.products, output.time.products);
+  // Forward has 2 products of each pair, backward 5.
+  EXPECT_NEAR(full.time.attention / none.time.attention, 9.0 / 7, 0.05);
+  EXPECT_LT(output.time.attention, 1.05 * none.time.attention);
+}
+
+TEST(Advise, TimesAndMemoryAreSums) {
+  const Advice advice = advise(advice_question("llama3-8b", "c5", 65536, 2));
+  double last = 0;
+  for (const Advised& advised : advice.meshes) {
+    EXPECT_GE(advised.time.total(), last);
+    last = advised.time.total();
+    EXPECT_LE(advised.memory.total(), 80.0 * (1 << 30));
+    EXPECT_GE(advised.longest_seq, 65536);
+    EXPECT_LE(advised.longest_seq, advice.longest.longest_seq);
+    const Cut cut = cut_of(advised.attention.strategy, advised.parallelism.mesh.cp);
+    EXPECT_EQ(cut.u * cut.rq * cut.rk, advised.parallelism.mesh.cp);
+  }
+  EXPECT_THAT(to_json(advice), HasSubstr(R"("longest_seq":)"));
+  EXPECT_THAT(advice.reasons, ::testing::Contains(HasSubstr("otherwise it needs ")));
+}
+
+TEST(Advise, SaysWhenNothingFits) {
+  try {
+    advise(advice_question("gpt3-175b", "c6", 8192, 1));
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("does not fit: needs "));
+    EXPECT_THAT(error.what(), HasSubstr("the longest sequence that fits is 0"));
+  }
+}
+
+}  // namespace
+}  // namespace armillary::tune

@@ -1,0 +1,64 @@
+#include "armillary/train/export_model.h"
+
+#include <cstring>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
+#include "armillary/train/checkpoint/checkpoint.h"
+#include "armillary/train/checkpoint/folder.h"
+#include "armillary/train/checkpoint/model_folder.h"
+#include "armillary/train/recipe.h"
+
+namespace armillary::train {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Names of parameters in a checkpoint; optimizer state has other prefixes and is not exported.
+constexpr const char* kParameterPrefix = "parameters/";
+
+/// The checkpoint that `run` is, or its newest.
+std::string checkpoint_of(const std::string& run) {
+  std::error_code error;
+  if (fs::is_regular_file(run + "/" + kManifestName, error)) return run;
+  const std::string recipe_path = run + "/" + kRecipeName;
+  if (!fs::is_regular_file(recipe_path, error)) {
+    fail<InvalidArgument>(
+        "export: {} has neither {} nor {}; the folder of a run or of a checkpoint is required",
+        excerpt(run), kRecipeName, kManifestName);
+  }
+  const std::string folder = run + "/" + load_recipe(recipe_path).checkpoint.folder;
+  const FoundCheckpoints checkpoints = find_checkpoints(folder);
+  if (checkpoints.whole.empty()) {
+    fail<InvalidArgument>("export: {} has no whole checkpoint; one is required", excerpt(folder));
+  }
+  return checkpoints.whole.back().path;
+}
+
+}  // namespace
+
+std::string export_model(const std::string& run, const std::string& folder, FolderFormat format) {
+  const std::string path = checkpoint_of(run);
+  const Checkpoint checkpoint(path);
+  // All bytes are checked here: an export is read by programs that do not know the hashes.
+  checkpoint.verify(0, 1);
+  const Recipe recipe = parse_recipe(checkpoint.recipe(), path + "/" + kRecipeName);
+  std::vector<std::vector<std::byte>> values;
+  std::vector<io::TensorBytes> parameters;
+  for (io::TensorInfo info : checkpoint.tensors()) {
+    if (!info.name.starts_with(kParameterPrefix)) continue;
+    values.push_back(checkpoint.bytes(info));
+    info.name.erase(0, std::strlen(kParameterPrefix));
+    parameters.push_back({std::move(info), values.back()});
+  }
+  write_model_folder(folder, format, model_config(recipe.model, recipe.training.seq_len, format),
+                     std::move(parameters));
+  return path;
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,15 @@
+// export_model.h: the parameters of a run as a model folder (checkpoint/model_folder.h).
+#pragma once
+
+#include <string>
+
+#include "armillary/train/checkpoint/model_config.h"
+
+namespace armillary::train {
+
+/// Writes the parameters of a run: of its newest whole checkpoint, all of it verified, or of the
+/// checkpoint itself, if `run` is one. Returns the checkpoint.
+/// @throws InvalidArgument if `run` is neither, or as write_model_folder; IoError.
+std::string export_model(const std::string& run, const std::string& folder, FolderFormat format);
+
+}  // namespace armillary::train

@@ -1,2 +1,0 @@
-#define ARMILLARY_ISA portable
-#include "armillary/train/models/row_loops-inl.h"

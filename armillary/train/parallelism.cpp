@@ -1,0 +1,40 @@
+// parallelism.cpp: the table of [parallelism]. Degrees have their range here; the ones that are not
+// built yet are refused by check_built(), with the mesh.
+#include "armillary/train/parallelism.h"
+
+#include "armillary/core/threads.h"
+
+namespace armillary::train {
+
+Section section_of(ParallelismOptions& p) {
+  const Range degree = between(1, kMaxThreads);
+  return {"parallelism",
+          {
+              {"pipeline_parallel_degree", &p.pipeline_parallel_degree, "not built yet: 1", degree},
+              {"data_parallel_replicate_degree", &p.data_parallel_replicate_degree,
+               "not built yet: 1", degree},
+              {"context_parallel_degree", &p.context_parallel_degree,
+               "ranks that share each sequence", degree},
+              {"tensor_parallel_degree", &p.tensor_parallel_degree, "not built yet: 1", degree},
+              {"threads_per_rank", &p.threads_per_rank, "threads that work for each rank", degree},
+              {"strategy", &p.strategy, "as in `armillary plan --strategy`, or auto:cluster=NAME"},
+              {"layout", &p.layout, "as in `armillary plan --layout`"},
+              {"mask", &p.mask,
+               "documents[:within=..] (those packed in the sequence), or as in `armillary plan "
+               "--mask`"},
+              {"wire", &p.wire, "dtype in which partial outputs and gradients travel",
+               Names{"accumulator", "input"}},
+              {"proofs", &p.proofs,
+               "folder of `armillary verify --save-proof`; what it has not is proved here"},
+          }};
+}
+
+MeshShape mesh_of(const ParallelismOptions& parallelism) {
+  // Degrees are at most kMaxThreads, so none is cut.
+  return {.pp = static_cast<int>(parallelism.pipeline_parallel_degree),
+          .dp = static_cast<int>(parallelism.data_parallel_replicate_degree),
+          .cp = static_cast<int>(parallelism.context_parallel_degree),
+          .tp = static_cast<int>(parallelism.tensor_parallel_degree)};
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,119 @@
+// recipe_parts.cpp: reads the sections of a recipe together. Each part is told its own keys alone:
+// a model its ModelRun, attention its plan::Problem.
+#include "armillary/train/recipe_parts.h"
+
+#include <functional>
+#include <span>
+#include <utility>
+
+#include "armillary/attention/shared_choice.h"
+#include "armillary/core/error.h"
+#include "armillary/model/registry.h"
+#include "armillary/predict/tune/automatic.h"
+#include "armillary/train/data.h"
+#include "armillary/train/mesh.h"
+#include "armillary/train/packed_text.h"
+
+namespace armillary::train {
+namespace {
+
+/// The keys of a recipe that every model is told.
+model::ModelRun run_of(const Recipe& recipe) {
+  const bool bf16 = recipe.training.mixed_precision_param == "bfloat16";
+  return {.vocab_size = kVocabSize,
+          .dtype = bf16 ? at::kBFloat16 : at::kFloat,
+          .recompute = model::parse_recompute(recipe.activation_checkpoint.mode),
+          .loss_chunk_tokens = recipe.training.loss_chunk_tokens};
+}
+
+/// The strategy that a recipe names, or the one that `choose` gives for its problem.
+ChosenStrategy chosen_by(const Recipe& recipe, const cost::ModelAttention& shape, int world,
+                         const std::function<tune::AutomaticChoice(const plan::Problem&)>& choose) {
+  const std::string& text = recipe.parallelism.strategy;
+  if (!tune::is_automatic(text)) return {.strategy = plan::parse_strategy(text), .reason = {}};
+  plan::Problem problem = attention_problem(
+      recipe, shape,
+      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1)));
+  problem.world = world;
+  tune::AutomaticChoice choice = choose(problem);
+  return {.strategy = std::move(choice.strategy), .reason = std::move(choice.line)};
+}
+
+}  // namespace
+
+void validate(const Recipe& recipe) {
+  if (recipe.job.dump_folder.empty()) {
+    fail<InvalidArgument>("recipe: job.dump_folder is empty; a folder is required");
+  }
+  if (recipe.checkpoint.folder.empty()) {
+    fail<InvalidArgument>("recipe: checkpoint.folder is empty; a folder is required");
+  }
+  model::check_model(recipe.model);
+  const MeshShape mesh = mesh_of(recipe.parallelism);
+  check_built(mesh);
+  check_mesh(mesh, mesh.cp);  // ranks are launched along cp only
+  if (tune::is_automatic(recipe.parallelism.strategy)) {
+    return tune::check_strategy_text(recipe.parallelism.strategy);
+  }
+  // Real documents are not known yet. One document as long as the sequence is legal in every mask
+  // that is legal with any documents.
+  const plan::Mask mask =
+      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
+  plan::check_legal(attention_problem(recipe, mask),
+                    plan::parse_strategy(recipe.parallelism.strategy));
+}
+
+std::string checkpoint_folder(const Recipe& recipe) {
+  return recipe.job.dump_folder + "/" + recipe.checkpoint.folder;
+}
+
+RunRates rates_of(const Recipe& recipe) {
+  return {.rates = {.peak = recipe.optimizer.lr,
+                    .schedule = recipe.lr_scheduler,
+                    .steps = recipe.training.steps},
+          .settings = settings(recipe)};
+}
+
+plan::Problem attention_problem(const Recipe& recipe, const cost::ModelAttention& shape,
+                                const plan::Mask& mask) {
+  plan::Problem problem;
+  // Self-attention: as many keys as queries, and values as wide as keys.
+  problem.world = static_cast<int>(recipe.parallelism.context_parallel_degree);
+  problem.heads = static_cast<int>(shape.heads);
+  problem.kv_heads = static_cast<int>(shape.kv_heads);
+  problem.head_dim = static_cast<int>(shape.head_dim);
+  problem.value_dim = problem.head_dim;
+  problem.dtype =
+      recipe.training.mixed_precision_param == "bfloat16" ? plan::Dtype::Bf16 : plan::Dtype::F32;
+  problem.mask = mask;
+  problem.layout = plan::parse_layout(recipe.parallelism.layout);
+  problem.wire = plan::parse_wire(recipe.parallelism.wire);
+  return problem;
+}
+
+plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask) {
+  return attention_problem(recipe, model_cost(recipe).attention, mask);
+}
+
+cost::ModelCost model_cost(const Recipe& recipe) {
+  return model::model_cost(recipe.model, run_of(recipe));
+}
+
+ChosenStrategy chosen_strategy(const Recipe& recipe, const cost::ModelAttention& shape, int world) {
+  return chosen_by(recipe, shape, world, [&](const plan::Problem& problem) {
+    return tune::choose(recipe.parallelism.strategy, problem);
+  });
+}
+
+ChosenStrategy chosen_strategy(const Recipe& recipe, const cost::ModelAttention& shape,
+                               comm::Communicator& comm) {
+  return chosen_by(recipe, shape, comm.world(), [&](const plan::Problem& problem) {
+    return attention::choose_together(comm, recipe.parallelism.strategy, problem);
+  });
+}
+
+std::unique_ptr<model::Model> make_model(const Recipe& recipe) {
+  return model::make_model(recipe.model, run_of(recipe));
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,55 @@
+// recipe_parts.h: the parts of a run that a recipe asks for: its model, the attention problem of a
+// sequence and the strategy for it, its learning rates, its folder of checkpoints. For the trainer
+// and those beside it; the parts themselves know no recipe.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "armillary/comm/communicator.h"
+#include "armillary/model/model.h"
+#include "armillary/plan/problem.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/train/recipe.h"
+
+namespace armillary::train {
+
+/// Checks keys against each other: axes that are not built are 1, heads divide dim, the strategy
+/// solves the problem on this world with this layout and mask, the layers have fewer than 2^62
+/// parameters. @throws InvalidArgument.
+void validate(const Recipe& recipe);
+
+/// Folder of the checkpoints of a run.
+std::string checkpoint_folder(const Recipe& recipe);
+
+RunRates rates_of(const Recipe& recipe);
+
+/// Cost of the recipe's model; makes no model.
+cost::ModelCost model_cost(const Recipe& recipe);
+
+/// The recipe's model. A store draws its parameters from training.seed.
+std::unique_ptr<model::Model> make_model(const Recipe& recipe);
+
+/// The attention problem of one sequence, the same in every layer, for attention of this shape; for
+/// the recipe's own model if no shape is given.
+/// @throws InvalidArgument for a mask or layout that is not legal.
+plan::Problem attention_problem(const Recipe& recipe, const cost::ModelAttention& shape,
+                                const plan::Mask& mask);
+plan::Problem attention_problem(const Recipe& recipe, const plan::Mask& mask);
+
+/// The strategy of all steps of a recipe.
+struct ChosenStrategy {
+  plan::Strategy strategy;
+  std::string
+      reason;  ///< The line of predict/tune/automatic.h if the recipe says `auto`; else empty.
+};
+/// The choice for attention of this shape on `world` ranks. Documents give each step other masks;
+/// it is made for one document as long as a sequence. This process alone chooses.
+/// @throws as tune::choose and plan::parse_strategy.
+ChosenStrategy chosen_strategy(const Recipe& recipe, const cost::ModelAttention& shape, int world);
+
+/// The same for all ranks of a group, with the choice of rank 0. Collective.
+ChosenStrategy chosen_strategy(const Recipe& recipe, const cost::ModelAttention& shape,
+                               comm::Communicator& comm);
+
+}  // namespace armillary::train

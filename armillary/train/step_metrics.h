@@ -1,0 +1,23 @@
+// step_metrics.h: the numbers of one step, for the trainer that counts them and whoever shows them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace armillary::train {
+
+/// Metrics of one step. Rates are per rank, as torchtitan's are per device.
+struct StepMetrics {
+  std::int64_t step = 0;  ///< From 1.
+  double loss = 0;        ///< Mean cross-entropy per target token, in nats, before the update.
+  double grad_norm = 0;   ///< 2-norm of the gradient of all parameters, before clipping.
+  double lr = 0;          ///< Learning rate of the update.
+  std::int64_t memory_bytes = 0;  ///< Peak resident memory of the process so far.
+  double tps = 0;                 ///< Tokens per second.
+  double tflops = 0;              ///< ModelCost::flops per second, in 10^12.
+  /// tflops over the measured peak of a rank, in percent. Nothing where they are above it: the peak
+  /// is then measured again after the next step.
+  std::optional<double> mfu;
+};
+
+}  // namespace armillary::train

@@ -1,0 +1,26 @@
+// training_options.h: the [training] section of a recipe, for the trainer and its data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "armillary/core/section.h"
+
+namespace armillary::train {
+
+/// Data, length and arithmetic. Lengths are in tokens, over all ranks unless said otherwise.
+struct TrainingOptions {
+  std::string dataset_path;
+  std::string dataset_extensions = ".py,.txt,.md";
+  std::int64_t seq_len = 4096;
+  std::int64_t local_batch_size = 1;
+  std::int64_t steps = 100;
+  double max_norm = 1.0;
+  std::string mixed_precision_param = "float32";
+  std::int64_t loss_chunk_tokens = 1024;  ///< Tokens of one rank.
+  std::int64_t seed = 0;
+};
+
+Section section_of(TrainingOptions& training);
+
+}  // namespace armillary::train
