@@ -21,11 +21,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options("SHELL:--param ggc-min-heapsize=1000000")
 endif()
 
-# Objects of one build are found for another (release, plan, the wheel): paths are relative, and what is warned of does
-# not change an object. CCACHE_DEPEND: the headers are those that the compiler names, so that no unit is preprocessed twice.
+# Objects of one build are found for another (release, plan, the wheel, another checkout): paths are relative, also in
+# debug information, and what is warned of does not change an object. CCACHE_DEPEND: the headers are those that the compiler names, so that no unit is preprocessed twice.
 find_program(ARMILLARY_CCACHE ccache)
 if(ARMILLARY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(armillary_ccache_settings CCACHE_IGNOREOPTIONS=-Werror CCACHE_DEPEND=1)
+  set(armillary_ccache_settings CCACHE_IGNOREOPTIONS=-Werror CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1)
   if(NOT DEFINED ENV{CCACHE_BASEDIR})
     list(APPEND armillary_ccache_settings CCACHE_BASEDIR=${CMAKE_SOURCE_DIR})
   endif()

@@ -3,7 +3,8 @@
     python3 tools/lint_tidy.py BUILD_FOLDER [FILE...]     paths of sources; default: all of ours
 
 A file that was clean is not looked at again until it, a header of ours that it includes, the
-configuration, the compile command or clang-tidy itself changes (.cache/tidy: one empty file per clean key).
+configuration, the compile command or clang-tidy itself changes: one empty file per clean key in
+$XDG_CACHE_HOME/armillary/tidy, or ~/.cache/armillary/tidy, for all checkouts.
 
 Most of the time of a file goes into headers of others: sixteen sources together take about twice the time
 of one. So if more than two sources of one target and with equal commands are to be looked at, they are in
@@ -29,7 +30,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = ROOT / ".cache" / "tidy"
+CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "armillary" / "tidy"
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 # Each check walks the whole of torch's headers: all of them take 35 s a file, these 20 s. Files without
