@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <exception>
 #include <string>
 #include <string_view>
@@ -72,6 +73,17 @@ std::string text_of_extras(const CLI::App& app, std::string_view text) {
                      quote(extras), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
+/// A verb of an earlier version, and what took its place.
+struct RetiredVerb {
+  std::string_view name;
+  std::string_view instead;
+};
+constexpr std::array<RetiredVerb, 2> kRetiredVerbs{
+    {{"sweep", "simulate takes ranges now; `armillary simulate --world 8..64 ..` is required"},
+     {"validate",
+      "simulate predicts published measurements now; `armillary simulate --published` "
+      "is required"}}};
+
 /// Refuses an unknown verb, a missing one, and a flag in its place. CLI11 alone would call an
 /// unknown verb an argument too many, and a flag before the verb a missing verb.
 void check_verb(const CLI::App& app, int argc, const char* const* argv) {
@@ -87,6 +99,8 @@ void check_verb(const CLI::App& app, int argc, const char* const* argv) {
     fail<InvalidArgument>("flag {} before the verb; {} is required first, or --help", quote(word),
                           list_names(verbs));
   }
+  const auto retired = std::ranges::find(kRetiredVerbs, word, &RetiredVerb::name);
+  if (retired != kRetiredVerbs.end()) fail<InvalidArgument>("{}: {}", word, retired->instead);
   const std::string nearest = nearest_name(word, verbs);
   fail<InvalidArgument>("unknown verb {}; {} is required{}", quote(word), list_names(verbs),
                         nearest.empty() ? "" : "; nearest: " + nearest);
@@ -108,9 +122,9 @@ bool hands_over(const std::vector<AddVerb>& verbs) {
 }  // namespace
 
 std::vector<AddVerb> verbs_without_torch() {
-  return {add_plan,   add_verify, add_simulate,   add_validate, add_tune,   add_advise,
-          add_report, add_sweep,  add_explain,    add_launch,   name_train, name_export,
-          name_check, name_bench, name_calibrate, name_doctor};
+  return {add_plan,   add_verify,  add_simulate,   add_tune,   add_advise,
+          add_report, add_explain, add_launch,     name_train, name_export,
+          name_check, name_bench,  name_calibrate, name_doctor};
 }
 
 int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& verbs) {

@@ -1,5 +1,8 @@
 // The verb `simulate`: times of plans on a described cluster. It prints a table for each pass,
-// JSON, a comparison of all strategies, or the list of presets, and writes a trace.
+// JSON, a comparison of all strategies, or the list of presets, and writes a trace. Ranges of
+// problems and published measurements are in files of their own.
+#include "cli/simulate.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +21,20 @@
 namespace armillary::cli {
 namespace {
 
+constexpr const char* kSimulateExamples = R"(Examples:
+  armillary simulate --clusters
+  armillary simulate --cluster c6 --world 8 --seq 65536 --heads 32 --head-dim 128
+  armillary simulate --cluster c1 --strategy usp:u=8 --world 64 --seq 524288 --heads 32 --head-dim 128 --layout zigzag
+  armillary simulate --cluster c3 --compare --world 32 --seq 131072 --heads 32 --kv-heads 8
+  armillary simulate --cluster my.toml --world 4 --trace trace.json
+  armillary simulate --cluster c3 --world 8..64 --seq 32768..1048576 --heads 32 --head-dim 128 --csv c3.csv
+  armillary simulate --cluster c1 --weak --world 8..64 --seq 65536 --heads 32 --head-dim 128 --csv weak.csv
+  armillary simulate --published
+  armillary simulate --rows my_rows.json --json
+
+Charts of a CSV file: docs/simulation.md. Exit code with --published and --rows: 1 a statement is outside of its
+bounds and not known to be, or not where it is known to be, 2 a row or a file is refused (the others are printed).)";
+
 constexpr double kMilli = 1e-3;
 constexpr double kMebibyte = 1 << 20;
 
@@ -29,6 +46,8 @@ struct SimulateFlags : ProblemFlags {
   bool compare = false;
   bool clusters = false;
   bool fold = false;
+  RangeFlags ranges;
+  PublishedFlags published;
 };
 
 /// Above so many ranks those that behave alike are simulated once, unless every op is asked for.
@@ -200,12 +219,29 @@ void run_strategy(const SimulateFlags& flags, const sim::Cluster& cluster) {
   }
 }
 
-void run(const SimulateFlags& flags) {
+/// Refuses flags whose output is that of one problem.
+void refuse_with_ranges(const CLI::App& verb) {
+  for (const char* flag : {"--json", "--trace", "--compare", "--fold", "--lower"}) {
+    if (verb.count(flag) == 0) continue;
+    fail<InvalidArgument>(
+        "simulate: {} with ranges, which give CSV; one value each of --world, --seq and --heads, "
+        "without --bandwidth, --weak, --strategies and --csv, is required",
+        flag);
+  }
+}
+
+void run(const CLI::App& verb, const SimulateFlags& flags) {
   if (flags.clusters) return print_clusters();
   if (flags.cluster.empty()) {
     fail<InvalidArgument>(
         "--cluster: none given; a preset (`armillary simulate --clusters`) or a .toml file is "
         "required");
+  }
+  if (has_ranges(flags, flags.ranges)) {
+    refuse_with_ranges(verb);
+    RangeFlags ranges = flags.ranges;
+    if (verb.count("--strategy") > 0) ranges.strategies = {flags.strategy};
+    return run_ranges(flags, ranges, flags.cluster);
   }
   const sim::Cluster cluster = sim::load_cluster(flags.cluster);
   if (flags.compare) return print_comparison(problem(flags), cluster, passes(flags));
@@ -219,7 +255,8 @@ void add_simulate(CLI::App& app, int& exit_code) {
   auto flags = std::make_shared<SimulateFlags>();
   flags->pass = "both";
   add_problem_flags(*verb, *flags);
-  verb->add_option("--cluster", flags->cluster, "PRESET, PRESET:nodes=N, or a .toml file")
+  verb->add_option("--cluster", flags->cluster,
+                   "PRESET, PRESET:nodes=N, or a .toml file; ranges add nodes as ranks need them")
       ->check(not_empty());
   CLI::Option* const json = verb->add_flag(
       "--json", flags->json, "Timelines as JSON, one object per pass and line, with every op");
@@ -238,17 +275,15 @@ void add_simulate(CLI::App& app, int& exit_code) {
       ->excludes(trace)
       ->excludes(compare);
   verb->add_flag("--clusters", flags->clusters, "All presets")->excludes(json)->excludes(compare);
-  verb->footer(
-      "Examples:\n"
-      "  armillary simulate --clusters\n"
-      "  armillary simulate --cluster c6 --world 8 --seq 65536 --heads 32 --head-dim 128\n"
-      "  armillary simulate --cluster c1 --strategy usp:u=8 --world 64 --seq 524288 --heads 32 "
-      "--head-dim 128 --layout zigzag\n"
-      "  armillary simulate --cluster c3 --compare --world 32 --seq 131072 --heads 32 --kv-heads "
-      "8\n"
-      "  armillary simulate --cluster my.toml --world 4 --trace trace.json");
-  verb->callback([flags, &exit_code] {
-    run(*flags);
+  add_range_flags(*verb, flags->ranges);
+  add_published_flags(*verb, flags->published);
+  verb->footer(kSimulateExamples);
+  verb->callback([verb, flags, &exit_code] {
+    if (flags->published.all || !flags->published.rows.empty()) {
+      exit_code = run_published(flags->published, flags->json);
+      return;
+    }
+    run(*verb, *flags);
     exit_code = kDone;
   });
 }

@@ -19,9 +19,7 @@ inline constexpr int kBadInput = 2;  ///< InvalidArgument, IoError, flags that d
 void add_plan(CLI::App& app, int& exit_code);
 void add_verify(CLI::App& app, int& exit_code);
 void add_simulate(CLI::App& app, int& exit_code);
-void add_validate(CLI::App& app, int& exit_code);
 void add_report(CLI::App& app, int& exit_code);
-void add_sweep(CLI::App& app, int& exit_code);
 void add_tune(CLI::App& app, int& exit_code);    ///< Without --measure.
 void add_advise(CLI::App& app, int& exit_code);  ///< Without recipes.
 void add_explain(CLI::App& app, int& exit_code);

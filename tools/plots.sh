@@ -9,7 +9,7 @@ chart() {  # NAME KIND FLAG...: docs/plots/NAME.svg, and the table beside it
   local name=$1 kind=$2
   shift 2
   # shellcheck disable=SC2086  # words are wanted
-  "$program" sweep $problem "$@" --csv "docs/plots/$name.csv"
+  "$program" simulate $problem "$@" --csv "docs/plots/$name.csv"
   .venv/bin/python -m bench.plots "$kind" "docs/plots/$name.csv" "docs/plots/$name.svg"
 }
 

@@ -141,7 +141,7 @@ setup_peers() {
   pip_install --no-deps "yunchang==$YUNCHANG_VERSION" || say "pip could not install it; it will not be measured"
 }
 
-# Optional: it draws the charts of `armillary sweep`.
+# Optional: it draws the charts of `armillary simulate`.
 setup_matplotlib() {
   compgen -G ".venv/lib/python3*/site-packages/matplotlib-$MATPLOTLIB_VERSION*" >/dev/null && return
   make_venv

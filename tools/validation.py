@@ -11,7 +11,7 @@ import sys
 ROOT = pathlib.Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "validation.md"
 GOLDEN = ROOT / "tests" / "golden" / "validate.txt"
-LINE = "<!-- What follows is an excerpt of what `armillary validate` prints. -->\n\n"
+LINE = "<!-- What follows is an excerpt of what `armillary simulate --published` prints. -->\n\n"
 
 
 def excerpt(printed):
@@ -24,7 +24,7 @@ def excerpt(printed):
 
 
 def main():
-    printed = subprocess.run([sys.argv[1], "validate"], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run([sys.argv[1], "simulate", "--published"], check=True, capture_output=True, text=True).stdout
     GOLDEN.write_text(printed, encoding="utf-8")
     prose = PAGE.read_text(encoding="utf-8").split(LINE)[0]
     PAGE.write_text(prose + LINE + excerpt(printed), encoding="utf-8")

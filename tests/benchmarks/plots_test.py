@@ -56,7 +56,7 @@ def test_a_sweep_is_drawn(tmp_path):
         pytest.skip("[SKIP] build/bin/armillary is not built: ./dev build")
     flags = shlex.split("--cluster c6 --head-dim 128 --pass forward --strategies ring ulysses --world 2..8")
     path = tmp_path / "a.csv"
-    contest.output([str(contest.PROGRAM), "sweep", *flags, "--csv", str(path)])
+    contest.output([str(contest.PROGRAM), "simulate", *flags, "--csv", str(path)])
     words = chart("speedup", path)
     assert {"ring", "ulysses", "times as fast as ring", "2", "4", "8"} <= set(words)
     assert any(word.startswith("c6, causal, contiguous, 4096 tokens, 8 heads") for word in words)

@@ -19,12 +19,11 @@ using testing::Eq;
 using testing::HasSubstr;
 
 TEST(Help, EveryVerbHasExamples) {
-  for (const std::string verb : {"plan", "verify", "simulate", "tune", "advise", "report", "sweep",
+  for (const std::string verb : {"plan", "verify", "simulate", "tune", "advise", "report",
                                  "explain", "train", "export", "check", "calibrate", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
       if (verb != "plan" && verb != "verify" && verb != "simulate" && verb != "tune" &&
-          verb != "advise" && verb != "report" && verb != "sweep" && verb != "explain" &&
-          !has_torch())
+          verb != "advise" && verb != "report" && verb != "explain" && !has_torch())
         continue;
       const ProgramRun result = run({verb, flag});
       EXPECT_EQ(result.code, 0) << verb;
@@ -64,8 +63,8 @@ TEST(Help, NamesVerbsAndExitCodes) {
   for (const std::string flag : {"--help", "-h"}) {
     const ProgramRun result = run({flag});
     EXPECT_EQ(result.code, 0);
-    for (const std::string text : {"plan", "verify", "simulate", "report", "sweep", "explain",
-                                   "train", "doctor", "0 done", "1 a run failed", "2 bad input"}) {
+    for (const std::string text : {"plan", "verify", "simulate", "report", "explain", "train",
+                                   "doctor", "0 done", "1 a run failed", "2 bad input"}) {
       EXPECT_THAT(result.out, HasSubstr(text));
     }
   }
@@ -131,9 +130,8 @@ TEST(Plan, PrintsAGrid) {
 
 TEST(VerbError, VerbsThatDoNotExist) {
   const std::string required =
-      "plan, verify, simulate, validate, tune, advise, report, sweep, explain, launch, train, "
-      "export, check, bench, calibrate or "
-      "doctor is required";
+      "plan, verify, simulate, tune, advise, report, explain, launch, train, export, check, bench, "
+      "calibrate or doctor is required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
@@ -141,9 +139,15 @@ TEST(VerbError, VerbsThatDoNotExist) {
   expect_error({""}, Eq("unknown verb ''; " + required));
   expect_error({"--world", "4"},
                Eq("flag '--world' before the verb; plan, verify, simulate, "
-                  "validate, tune, advise, report, sweep, explain, launch, "
+                  "tune, advise, report, explain, launch, "
                   "train, export, check, bench, calibrate or doctor is required first, or "
                   "--help"));
+  expect_error({"sweep", "--cluster", "c6"},
+               Eq("sweep: simulate takes ranges now; `armillary simulate --world 8..64 ..` is "
+                  "required"));
+  expect_error({"validate"},
+               Eq("validate: simulate predicts published measurements now; `armillary simulate "
+                  "--published` is required"));
   expect_error({"plan", "verify"},
                Eq("'verify' given, which is not known here; arguments of --help are required"));
 }
@@ -170,8 +174,8 @@ TEST(VerbError, TextOfUsersIsPrintableAndShort) {
            {"verify", "--break", letters},
            {"simulate", "--cluster", letters},
            {"simulate", "--cluster", "c1:" + letters + "=1"},
-           {"sweep", "--cluster", "c6", "--seq", letters},
-           {"sweep", "--cluster", "c6", "--seq", "8192", "--bandwidth", letters},
+           {"simulate", "--cluster", "c6", "--seq", letters + ",1"},
+           {"simulate", "--cluster", "c6", "--seq", "8192", "--bandwidth", letters},
            {"tune", "--cluster", "c6", "--seq", "8192", "--strategies", letters},
            {"advise", letters, "c6", "--seq", "8192"}}) {
     const ProgramRun result = run(arguments);
@@ -246,10 +250,10 @@ TEST(Errors, LongTextsAreCutWhereverTheyAreEchoed) {
       {"advise", "llama2-7b", text + ".toml"},
       {"report", "--cluster", "c6", "--run", text},
       {"report", "--cluster", "c6", "--out", text},
-      {"sweep", "--cluster", "c6", "--csv", text},
-      {"sweep", "--cluster", "c6", "--strategies", text},
-      {"validate", "--rows", text},
-      {"validate", "--rows", folder.path("none") + text},
+      {"simulate", "--cluster", "c6", "--csv", text},
+      {"simulate", "--cluster", "c6", "--strategies", text},
+      {"simulate", "--rows", text},
+      {"simulate", "--rows", folder.path("none") + text},
       {"explain", text},
       {"explain", folder.path("run"), "--trace", text},
       {"launch", "-n", text, "--", "train"},
@@ -312,10 +316,10 @@ TEST(Output, PipesAreRefusedAtOnce) {
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   const std::vector<std::string> small{"--cluster", "c6", "--world", "2", "--seq", "256"};
   for (std::vector<std::string> line : {std::vector<std::string>{"report", "--out", pipe},
-                                        {"sweep", "--csv", pipe},
+                                        {"simulate", "--csv", pipe},
                                         {"simulate", "--trace", pipe}}) {
     line.insert(line.end(), small.begin(), small.end());
-    if (line[0] != "sweep") line.insert(line.end(), {"--head-dim", "128"});
+    if (line[1] != "--csv") line.insert(line.end(), {"--head-dim", "128"});
     expect_error(line, Eq(fmt::format("{}: cannot write '{}' (is a pipe); a file that can be "
                                       "written is required",
                                       line[0], pipe)));
@@ -329,14 +333,14 @@ TEST(Output, PipesAreRefusedAtOnce) {
 /// Streams that the shell has opened, and devices, are written to: `>`, `|`, `>(..)`, /dev/null.
 TEST(Output, OpenStreamsAndDevicesAreWritten) {
   const Folder folder;
-  const std::string sweep = fmt::format(
-      "'{}' sweep --cluster c6 --world 2 --seq 256 --head-dim 128 --strategies ring --csv ",
+  const std::string ranges = fmt::format(
+      "'{}' simulate --cluster c6 --world 2 --seq 256 --head-dim 128 --strategies ring --csv ",
       ARMILLARY_PROGRAM);
   const auto written = [&](const std::string& rest) {
     const std::string out = folder.path("csv");
     std::filesystem::remove(out);
     const std::string line =
-        fmt::format("{} 2>'{}'", sweep + fmt::format(fmt::runtime(rest), out), folder.path("err"));
+        fmt::format("{} 2>'{}'", ranges + fmt::format(fmt::runtime(rest), out), folder.path("err"));
     EXPECT_EQ(std::system(fmt::format("bash -c \"{}\"", line).c_str()), 0)
         << line << folder.read("err");
     return folder.read("csv");

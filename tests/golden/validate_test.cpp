@@ -1,4 +1,5 @@
-// validate_test.cpp: tests/golden/validate.txt is what `armillary validate` prints.
+// validate_test.cpp: tests/golden/validate.txt is what `armillary simulate --published`
+// prints.
 #include <gtest/gtest.h>
 
 #include "tests/error/program.h"
@@ -8,7 +9,7 @@ namespace armillary::golden {
 namespace {
 
 TEST(Validate, PrintsTheStoredTables) {
-  const error::ProgramRun result = error::run({"validate"});
+  const error::ProgramRun result = error::run({"simulate", "--published"});
   ASSERT_EQ(result.code, 0) << result.err;
   expect_stored("tests/golden/validate.txt", result.out, "python3 tools/validation.py PROGRAM");
 }

@@ -113,7 +113,7 @@ std::vector<SweepRow> sweep(const SweepQuestion& question) {
         [](const SweepRow& a, const SweepRow& b) { return a.times.total_s() < b.times.total_s(); });
   }
   if (rows.empty()) {
-    fail<InvalidArgument>("sweep: no strategy of --strategies solves a problem of the ranges");
+    fail<InvalidArgument>("sweep: none of the strategies solves a problem of the ranges");
   }
   return rows;
 }

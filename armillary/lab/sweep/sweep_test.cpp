@@ -64,7 +64,7 @@ TEST(Sweep, HasARowForEachStrategyAndPoint) {
   Ranges two = kSmall;
   two.worlds = {2};
   EXPECT_EQ(error_of([&] { sweep(question_of(two, {"usp:u=4"})); }),
-            "sweep: no strategy of --strategies solves a problem of the ranges");
+            "sweep: none of the strategies solves a problem of the ranges");
   EXPECT_THAT(error_of([] { sweep(question_of(kSmall, {"rink"})); }), HasSubstr("nearest"));
 }
 

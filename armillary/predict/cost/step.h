@@ -1,6 +1,7 @@
 // step.h: time and memory of a step around attention, by terms: a training step, the prefill of a
 // prompt, or one denoising step of a diffusion transformer (DiT). The one price of a step:
-// `armillary advise`, `armillary validate` and `armillary train --dry-run` have no other.
+// `armillary advise`, `armillary simulate --published` and `armillary train --dry-run` have no
+// other.
 //
 //   ModelCost, Parallelism, attention (simulated or estimated) --> StepTime, StepMemory
 //

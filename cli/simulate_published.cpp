@@ -1,11 +1,11 @@
-// The verb `validate`: published measurements beside what the simulator predicts for them.
-// Everything is predicted before anything is printed, as Markdown or as one object.
+// The part of the verb `simulate` that prints published measurements beside what is predicted for
+// them. Everything is predicted before anything is printed, as Markdown or as one object.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "armillary/core/count_text.h"
@@ -15,6 +15,7 @@
 #include "armillary/lab/validate/checks.h"
 #include "armillary/lab/validate/table.h"
 #include "cli/problem_flags.h"
+#include "cli/simulate.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -58,14 +59,15 @@ void print_json(const Validation& all) {
   fmt::print("{}\n", json_text(json));
 }
 
-/// The tables of a file, or those of the program.
-int run(const std::string& path, bool json) {
+}  // namespace
+
+int run_published(const PublishedFlags& flags, bool json) {
   Validation all;
-  if (path.empty()) {
+  if (flags.rows.empty()) {
     all.checks = validate::all_checks();
     all.files = validate::published_rows();
   } else {
-    all.files.push_back(read_file(path));
+    all.files.push_back(read_file(flags.rows));
   }
   std::vector<std::string> refused;
   for (const validate::RowFile& file : all.files) {
@@ -84,24 +86,22 @@ int run(const std::string& path, bool json) {
   return failed > 0 ? kFailed : kDone;
 }
 
-}  // namespace
-
-void add_validate(CLI::App& app, int& exit_code) {
-  CLI::App* verb = app.add_subcommand("validate", "Published measurements against predictions");
-  auto rows = std::make_shared<std::string>();
-  verb->add_option("--rows", *rows, "Predict the rows of this JSON file alone (docs/validation.md)")
-      ->check(not_empty());
-  auto json = std::make_shared<bool>(false);
-  verb->add_flag("--json", *json, "Statements and rows as one JSON object (docs/validation.md)");
-  verb->footer(
-      "Examples:\n"
-      "  armillary validate\n"
-      "  armillary validate --json\n"
-      "  armillary validate --rows my_rows.json\n\n"
-      "Exit code: 0 done, 1 a statement is outside of its bounds and not known to be, or not where "
-      "it "
-      "is known to be, 2 a row or a file is refused (the other rows are printed).");
-  verb->callback([rows, json, &exit_code] { exit_code = run(*rows, *json); });
+void add_published_flags(CLI::App& verb, PublishedFlags& flags) {
+  const std::vector<CLI::Option*> others = verb.get_options();
+  const std::string group = "Published measurements";
+  CLI::Option* const all =
+      verb.add_flag("--published", flags.all,
+                    "Those of the papers, beside what is predicted for them (docs/validation.md)")
+          ->group(group);
+  CLI::Option* const rows = verb.add_option("--rows", flags.rows, "Those of this JSON file alone")
+                                ->group(group)
+                                ->check(not_empty());
+  // Each row has its own problem and cluster.
+  for (CLI::Option* other : others) {
+    if (other->get_name() == "--json" || other->get_name() == "--help") continue;
+    all->excludes(other);
+    rows->excludes(other);
+  }
 }
 
 }  // namespace armillary::cli

@@ -1,4 +1,5 @@
-// validate_test.cpp: the verb `validate`: its tables, and row files that cannot be used.
+// simulate_published_test.cpp: published measurements of the verb `simulate`: their tables, and row
+// files that cannot be used.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -27,31 +28,31 @@ std::string rows_with(const std::string& cells) {
          cells + "}]}";
 }
 
-TEST(Validate, PredictsTheRowsOfAFile) {
+TEST(SimulatePublished, PredictsTheRowsOfAFile) {
   const Folder folder;
   const std::string path = folder.write("rows.json", rows_with("\"id\": \"my_row\""));
-  const ProgramRun result = run({"validate", "--rows", path});
+  const ProgramRun result = run({"simulate", "--rows", path});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("| my_row | "), HasSubstr(" | 8.788 ms | "),
                                 HasSubstr("Predicted: 1 row")));
 }
 
-TEST(Validate, PrintsOneObjectForPrograms) {
+TEST(SimulatePublished, PrintsOneObjectForPrograms) {
   const Folder folder;
   const std::string path = folder.write("rows.json", rows_with("\"id\": \"my_row\""));
-  const ProgramRun result = run({"validate", "--json", "--rows", path});
+  const ProgramRun result = run({"simulate", "--json", "--rows", path});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr(R"("id":"my_row","unit":"s","predicted":0.00)"),
                                 HasSubstr(R"({"statements":[],"files":[{"source":"mine")"),
                                 HasSubstr(R"("fitted":{"rows":0,"mean":null,"largest":null})")));
 }
 
-TEST(Validate, RefusesFilesThatCannotBeUsed) {
+TEST(SimulatePublished, RefusesFilesThatCannotBeUsed) {
   const Folder folder;
   const auto expect_refused = [&](const std::string& text,
                                   const testing::Matcher<const std::string&>& error) {
     const std::string path = folder.write("rows.json", text);
-    expect_error({"validate", "--rows", path}, error);
+    expect_error({"simulate", "--rows", path}, error);
   };
   std::string text = rows_with("\"id\": \"my_row\"");
   text.replace(text.find("\"gpus\": 8, "), 11, "");
@@ -62,26 +63,38 @@ TEST(Validate, RefusesFilesThatCannotBeUsed) {
   text.replace(text.find("\"mine\""), 6, "3");
   expect_refused(text, AllOf(HasSubstr("rows.json: source = 3; "), EndsWith("text is required")));
   expect_refused("no JSON", EndsWith("an object with a list `rows` is required"));
-  expect_error({"validate", "--rows", folder.path("none.json")},
+  expect_error({"simulate", "--rows", folder.path("none.json")},
                HasSubstr("none.json' does not exist; a file of rows"));
   ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
-  expect_error({"validate", "--rows", folder.path("pipe")},
+  expect_error({"simulate", "--rows", folder.path("pipe")},
                HasSubstr("pipe' is a pipe; a file of"));
-  expect_error({"validate", "--rows", folder.path("")}, HasSubstr("' is a folder; a file of rows"));
+  expect_error({"simulate", "--rows", folder.path("")}, HasSubstr("' is a folder; a file of rows"));
 }
 
-TEST(Validate, PrintsTheRowsBesideOnesThatMakeNoSense) {
+TEST(SimulatePublished, PrintsTheRowsBesideOnesThatMakeNoSense) {
   const Folder folder;
   const std::string path = folder.write(
       "rows.json",
       rows_with(R"("id": "x", "ring_degree": 3}, {"id": "y", "cluster_id": "D6"}, {"id": "z")"));
-  const ProgramRun result = run({"validate", "--rows", path});
+  const ProgramRun result = run({"simulate", "--rows", path});
   EXPECT_EQ(result.code, 2);
   EXPECT_THAT(result.out, AllOf(HasSubstr("| x |  |  |  |  | refused |"), HasSubstr("| z | "),
                                 HasSubstr("Predicted: 1 row")));
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("armillary: row x: "), HasSubstr("their product must be the ranks"),
                     HasSubstr("; row y: "), HasSubstr("d6")));
+}
+
+TEST(SimulatePublished, TakesNoProblem) {
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--world", "8"}, {"--cluster", "c6"}, {"--csv", "a.csv"}, {"--compare"}}) {
+    for (std::vector<std::string> line :
+         {std::vector<std::string>{"simulate", "--published"}, {"simulate", "--rows", "r.json"}}) {
+      line.insert(line.end(), flags.begin(), flags.end());
+      expect_error(line, AllOf(HasSubstr(" excludes "), HasSubstr(flags[0])));
+    }
+  }
+  expect_error({"simulate", "--rows", ""}, HasSubstr("--rows"));
 }
 
 }  // namespace
