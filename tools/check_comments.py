@@ -9,7 +9,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-TOPS = ("armillary", "cli", "python", "tests", "bench", "examples", "tools", "cmake")
+TOPS = ("armillary", "cli", "python", "tests", "examples", "tools", "cmake")
 BAD = ("Of", "What", "Where", "Who")
 LONG, OPENING = 100, range(2, 13)
 MARK = {".h": "//", ".cpp": "//", ".cu": "//", ".py": "#", ".sh": "#", ".cmake": "#", ".txt": "#"}

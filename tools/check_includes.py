@@ -35,7 +35,7 @@ ORDER = {
 }
 # These may use every folder above, and nobody may use them, but for tests: those of tests/ may include
 # cli/program.h, and every _test.cpp the headers of tests/.
-TOP = ["cli", "python", "tests", "bench", "examples"]
+TOP = ["cli", "python", "tests", "examples"]
 
 # A kernel is told which keys a query sees and where tokens lie; it knows no problem, plan or strategy.
 KERNEL_SEES_OF_PLAN = {"mask", "layout", "runs", "blocks"}

@@ -4,7 +4,7 @@ import pathlib
 import sys
 
 HARD_LIMIT = 600
-TOPS = ["armillary", "cli", "python", "tests", "bench", "examples", "tools", "cmake"]
+TOPS = ["armillary", "cli", "python", "tests", "examples", "tools", "cmake"]
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 
 

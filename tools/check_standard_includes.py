@@ -12,7 +12,7 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-FOLDERS = ["armillary", "cli", "tests", "bench", "examples", "python"]
+FOLDERS = ["armillary", "cli", "tests", "examples", "python"]
 
 # Header -> names of namespace std that need it. Names that several headers declare are left out.
 NAMES = {

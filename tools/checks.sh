@@ -179,7 +179,7 @@ command_test() {
 }
 
 lint_sources() {
-  find armillary cli python tests bench examples -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
+  find armillary cli python tests examples -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh'
 }
 
 command_lint() {

@@ -10,7 +10,7 @@ chart() {  # NAME KIND FLAG...: docs/plots/NAME.svg, and the table beside it
   shift 2
   # shellcheck disable=SC2086  # words are wanted
   "$program" simulate $problem "$@" --csv "docs/plots/$name.csv"
-  .venv/bin/python -m bench.plots "$kind" "docs/plots/$name.csv" "docs/plots/$name.svg"
+  .venv/bin/python armillary/lab/bench plots "$kind" "docs/plots/$name.csv" "docs/plots/$name.svg"
 }
 
 mkdir -p docs/plots

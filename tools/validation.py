@@ -24,7 +24,9 @@ def excerpt(printed):
 
 
 def main():
-    printed = subprocess.run([sys.argv[1], "simulate", "--published"], check=True, capture_output=True, text=True).stdout
+    printed = subprocess.run(
+        [sys.argv[1], "simulate", "--published"], check=True, capture_output=True, text=True
+    ).stdout
     GOLDEN.write_text(printed, encoding="utf-8")
     prose = PAGE.read_text(encoding="utf-8").split(LINE)[0]
     PAGE.write_text(prose + LINE + excerpt(printed), encoding="utf-8")

@@ -17,7 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
 def run(name, *flags, env=None):
     return subprocess.run(
-        [sys.executable, "-m", f"bench.{name}", *map(str, flags)],
+        [sys.executable, contest.BENCH, name, *map(str, flags)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -204,7 +204,7 @@ def scripted(tmp_path, sides, name="peer"):
         tmp_path,
         f"""
 import sys
-sys.path.insert(0, {str(ROOT)!r})
+sys.path.insert(0, {str(ROOT / "armillary" / "lab")!r})
 from bench.peers.protocol import UnableError, claim_stdout, serve
 
 values = {{side: iter(of_side) for side, of_side in {sides!r}.items()}}
@@ -231,7 +231,7 @@ def test_a_peer_that_is_not_installed(tmp_path):
 def test_a_library_that_is_not_installed(tmp_path):
     absent = "raise ModuleNotFoundError('No module named yunchang', name='yunchang')\n"
     (tmp_path / "yunchang.py").write_text(absent, encoding="utf-8")
-    peer = [sys.executable, "-m", "bench.peers.gloo_attention"]
+    peer = [sys.executable, contest.BENCH, "peers.gloo_attention"]
     peer += ["--tokens", 16, "--heads", 2, "--head-dim", 16]
     found = turns(peer, env={"PYTHONPATH": str(tmp_path)})
     facts = found["contenders"][0]["facts"]

@@ -17,7 +17,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-FOLDERS = ("armillary", "bench", "cli", "cmake", "docs", "examples", "python", "recipes", "tests", "tools")
+FOLDERS = ("armillary", "cli", "cmake", "docs", "examples", "python", "recipes", "tests", "tools")
 # Files of the project, as names from its root.
 FILES = sorted(
     path.relative_to(ROOT).as_posix()

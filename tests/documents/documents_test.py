@@ -10,7 +10,11 @@ from console_blocks import FILES, ROOT, Command, commands, run, same_shape, shap
 sys.path.insert(0, str(ROOT / "tools"))
 import validation
 
-PAGES = [ROOT / name for name in FILES if name.endswith(".md") and not name.startswith("bench/results/")]
+PAGES = [
+    ROOT / name
+    for name in FILES
+    if name.endswith(".md") and not name.startswith("armillary/lab/bench/results/")
+]
 DOCUMENTS = [page for page in PAGES if page.parent == ROOT or ROOT / "docs" in page.parents]
 SOURCES = (".h", ".cpp", ".py", ".sh", ".js", ".toml", ".cmake")
 README, ARCHITECTURE = ROOT / "README.md", ROOT / "docs" / "architecture.md"
@@ -123,7 +127,9 @@ def test_cpp_of_the_readme_is_an_example():
 
 def test_speeds_of_the_readme_were_recorded():
     """Every number of a row stands in the file that the row names."""
-    rows = re.findall(r"^\|(.*)\| \[\w+\]\((bench/results/\S+\.md)\) \|$", text(README), flags=re.MULTILINE)
+    rows = re.findall(
+        r"^\|(.*)\| \[\w+\]\((armillary/lab/bench/results/\S+\.md)\) \|$", text(README), flags=re.MULTILINE
+    )
     assert len(rows) >= 3
     for row, source in rows:
         times = re.findall(r"\b\d+\.\d+\b", row)

@@ -14,7 +14,7 @@ import pytest
 import runs
 
 DEADLINE_S = 2
-BUSY_S = 8  # more than the bound, for machines that do something else beside: bench/faults.py is strict
+BUSY_S = 8  # more than the bound, for machines that do something else beside: lab/bench/faults.py is strict
 ENGINES = [
     pytest.param(name, marks=pytest.mark.skipif(bool(why), reason=f"[SKIP] {why}"))
     for name, why in ((name, runs.why_not(name)) for name in runs.ENGINES)

@@ -10,7 +10,7 @@
 //
 // It is ready when its sides are warm and their results are checked. All other keys of its first
 // line are facts, such as the errors it found. An answer may have "facts": {..}, which are merged
-// into them. `armillary bench kernel --on-request` is a contender; those in bench/peers/ are
+// into them. `armillary bench kernel --on-request` is a contender; those in lab/bench/peers/ are
 // others. While a contender waits for its turn it should only read: it takes no time from the
 // others then.
 #pragma once

@@ -1,4 +1,4 @@
-// A candidate becomes a layer of bench/ on ranks of its own; sides run in turns, so that a
+// A candidate becomes a layer of lab/bench on ranks of its own; sides run in turns, so that a
 // neighbour on the machine slows all candidates alike.
 #include "armillary/lab/calibrate/measured_tune.h"
 

@@ -1,6 +1,6 @@
 // sweep.h: simulated times over ranges of ranks, lengths, heads and bandwidths.
 //
-//   SweepQuestion --sweep--> rows --to_csv--> a table, which bench/plots.py draws
+//   SweepQuestion --sweep--> rows --to_csv--> a table, which lab/bench/plots.py draws
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Measures how long simulations take: one JSON line for each strategy and pass, a row of
-// bench/sim.py. The time is that of the whole call: programs, lanes and events; events a second are
-// those of the events alone.
+// lab/bench/sim.py. The time is that of the whole call: programs, lanes and events; events a second
+// are those of the events alone.
 //
 //   sim_bench WORLD [STRATEGY]    1024: causal, zigzag, every rank; 16384: a full mask, folded
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// The problem of bench/verify_bench.cpp: 1,024 tokens a rank.
+/// The problem of verify_bench.cpp: 1,024 tokens a rank.
 plan::Problem problem_of(int world, bool fold) {
   const std::int64_t tokens = std::int64_t{1024} * world;
   return {.world = world,

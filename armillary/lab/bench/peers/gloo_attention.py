@@ -1,5 +1,5 @@
 """Causal attention over two processes with one thread each, on Gloo over loopback: a peer of
-bench/strategies.py, and of bench/package.py, which asks for the Python package as one more method.
+lab/bench/strategies.py, and of lab/bench/package.py, which asks for the Python package as one more method.
 
 Sides: METHOD PASS, in seconds between barriers, PASS forward or forward+backward. Every method is checked
 first. Facts: "methods", all of them; "max_error" by method, the largest difference to one process over the

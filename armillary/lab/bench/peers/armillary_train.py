@@ -1,4 +1,4 @@
-"""Runs of `armillary train`: a peer of bench/train.py.
+"""Runs of `armillary train`: a peer of lab/bench/train.py.
 
 The side NAME is one run of a recipe from its start, whose value is the seconds of its last step; the steps
 before warm it up. Facts: "loss" and "grad_norm" of the first step, which are the same in every run, and

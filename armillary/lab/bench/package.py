@@ -109,7 +109,7 @@ def main():
     parser.add_argument("--head-dim", type=at_least_one, default=128)
     parser.add_argument("--dtype", default="fp32", choices=("fp32", "bf16"))
     args = parser.parse_args()
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "build" / "python"), str(ROOT)])
+    os.environ["PYTHONPATH"] = str(ROOT / "build" / "python")
     lengths = args.tokens or ([1024] if args.quick else [1024, 4096, 8192])
     budget = Budget(args.quick)
     table = Table(args.json, COLUMNS)

@@ -2,7 +2,7 @@
 
 A benchmark measures nothing itself. It runs `armillary bench`, which checks results, lets all sides take
 turns and prints medians as JSON, and makes a table of that. Alternatives that a user has are contenders: the
-peers in bench/peers/, which `armillary bench .. --against COMMAND` starts (lab/bench/contender.h)."""
+peers in lab/bench/peers/, which `armillary bench .. --against COMMAND` starts (lab/bench/contender.h)."""
 
 import argparse
 import json
@@ -12,7 +12,8 @@ import subprocess
 import sys
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+BENCH = pathlib.Path(__file__).resolve().parent
+ROOT = BENCH.parent.parent.parent
 PROGRAM = ROOT / "build" / "bin" / "armillary"
 COUNTS = ("turns", "left_out_turns", "left_out_cores", "all_left_out")  # of each result
 
@@ -49,8 +50,8 @@ ENGINES = ("threads", "mpi", "c10d")
 
 
 def peer(name, *flags):
-    """The flags with which one of bench/peers/ takes part in a bench of our program."""
-    command = [sys.executable, "-m", f"bench.peers.{name}", *(str(flag) for flag in flags)]
+    """The flags with which one of lab/bench/peers/ takes part in a bench of our program."""
+    command = [sys.executable, str(BENCH), f"peers.{name}", *(str(flag) for flag in flags)]
     return ["--against", shlex.join(command)]
 
 

@@ -1,4 +1,4 @@
-"""flex_attention, compiled for CPUs, forward only (it has no backward there): a peer of bench/kernel.py.
+"""flex_attention, compiled for CPUs, forward only (it has no backward there): a peer of lab/bench/kernel.py.
 
 The side "flex" is one attention, in seconds. The fact "max_error" is the largest difference to fp64, over the
 largest value, of some rows of the first head."""

@@ -1,4 +1,4 @@
-"""GPT and Llama of `armillary train` in plain PyTorch on one process: a peer of bench/train.py.
+"""GPT and Llama of `armillary train` in plain PyTorch on one process: a peer of lab/bench/train.py.
 
 Pre-norm with RMSNorm, rotary positions, GELU or SwiGLU, no biases; same names, parameters from a folder of
 `armillary export`, AdamW. The side NAME is one step of training, in seconds; a step before the first turn

@@ -1,7 +1,8 @@
 // Measures how long planning and proving take. Every plan that is timed must verify, or the program
 // ends with 1. Repetitions of all benchmarks are interleaved by Google Benchmark; here they are the
 // turns of armillary/lab/bench/interleaved_timing.h, so those without a second core are left out.
-// Prints one JSON line for each strategy, pass and thing that is timed: a row of bench/verify.py.
+// Prints one JSON line for each strategy, pass and thing that is timed: a row of
+// lab/bench/verify.py.
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 

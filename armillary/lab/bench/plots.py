@@ -1,8 +1,8 @@
-"""Charts of a table that `armillary sweep` wrote:
+"""Charts of a table that `armillary simulate` wrote: python3 armillary/lab/bench plots CHART c3.csv c3.svg
 
-    python3 -m bench.plots speedup c3.csv speedup.svg    the time of Ring over that of each strategy, by ranks
-    python3 -m bench.plots scaling c3.csv scaling.svg    TFLOP/s of a rank, visible pairs only, by ranks
-    python3 -m bench.plots winners c3.csv winners.svg    the fastest strategy over two ranges
+    speedup    the time of Ring over that of each strategy, by ranks
+    scaling    TFLOP/s of a rank, visible pairs only, by ranks
+    winners    the fastest strategy over two ranges
 
 Strategies of one name are one line or cell: at every point, the fastest of them that fits in memory. A plan
 that has two names is shown once, under the first of NAMES; `auto` where no other strategy has its plan. The
@@ -72,11 +72,13 @@ def read_rows(path):
             rows, columns = list(reader), reader.fieldnames or ()
     except (OSError, UnicodeDecodeError) as error:
         raise RefusedError(
-            f"cannot read the table ({error}); one of `armillary sweep` is required"
+            f"cannot read the table ({error}); one of `armillary simulate --csv` is required"
         ) from error
     missing = [column for column in COLUMNS if column not in columns]
     if missing:
-        raise RefusedError(f"'{path}' has no column {missing[0]}; a table of `armillary sweep` is required")
+        raise RefusedError(
+            f"'{path}' has no column {missing[0]}; a table of `armillary simulate --csv` is required"
+        )
     for line, row in enumerate(rows, 2):
         try:
             row.update({key: float(row[key]) for key in (*RANGES, "total_s", "flops_per_rank")})
@@ -314,12 +316,12 @@ def draw(chart, table, out):
 
 def main():
     parser = argparse.ArgumentParser(
-        prog="python3 -m bench.plots",
+        prog="python3 armillary/lab/bench plots",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("chart", choices=CHARTS)
-    parser.add_argument("table", type=pathlib.Path, help="the CSV of `armillary sweep`")
+    parser.add_argument("table", type=pathlib.Path, help="the CSV of `armillary simulate --csv`")
     parser.add_argument("out", type=pathlib.Path, help="FILE.svg, .png or .pdf")
     args = parser.parse_args()
     try:
