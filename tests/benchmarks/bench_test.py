@@ -176,6 +176,9 @@ def test_a_benchmark_that_there_is_not():
     assert done.returncode == 2
     assert "bench: 'kernl'; kernel merge layer" in done.stderr
     assert "nearest: kernel" in done.stderr
+    done = run("kernl")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("bench: 'kernl' given; one of collectives, contest, executor, ")
 
 
 def turns(*against, env=None, **flags):

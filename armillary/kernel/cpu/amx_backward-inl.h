@@ -11,9 +11,7 @@
 // accumulated in scratch, and transposed and added to the gradient by backward_amx_dq().
 #pragma once
 
-#include "armillary/kernel/cpu/amx_exact-inl.h"
-#include "armillary/kernel/cpu/amx_visibility-inl.h"
-#include "armillary/kernel/cpu/amx_weighing-inl.h"
+#include "armillary/kernel/cpu/amx_scores-inl.h"
 #include "armillary/kernel/cpu/backward_tile-inl.h"
 
 #if defined(ARMILLARY_AMX)

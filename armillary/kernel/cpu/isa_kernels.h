@@ -19,7 +19,7 @@
 // product, takes the place of a float (bf16_dot-inl.h). The two terms are neighbours within a row
 // where the sum runs over D or E, and neighbours within a column where it runs over rows: V
 // forward; Q, dO and K for the gradients. AMX has packed layouts of its own, and splits fp32 into
-// three bf16 parts (amx_pack-inl.h).
+// three bf16 parts (amx-inl.h).
 #pragma once
 
 #include <cstdint>

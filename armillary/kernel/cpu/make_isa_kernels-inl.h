@@ -7,7 +7,7 @@
 #pragma once
 
 #include "armillary/kernel/cpu/amx_backward-inl.h"
-#include "armillary/kernel/cpu/amx_write-inl.h"
+#include "armillary/kernel/cpu/amx_forward-inl.h"
 #include "armillary/kernel/cpu/backward_bf16_dot-inl.h"
 #include "armillary/kernel/cpu/backward_tile-inl.h"
 #include "armillary/kernel/cpu/forward_bf16_dot-inl.h"
