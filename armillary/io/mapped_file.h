@@ -1,4 +1,5 @@
-// mapped_file.h: a file as memory, read by the operating system when it is touched.
+// mapped_file.h: a file as memory, read by the operating system when it is touched, and written by
+// it when that was stored to.
 //
 // Pages that nobody touches are never read, so opening a large file costs the same as a small one.
 #pragma once
@@ -11,24 +12,35 @@
 
 namespace armillary::io {
 
-/// A read-only mapping of a whole file, which shows what other processes store there. Nothing is
-/// copied. The file must not be cut short while it is mapped: touching what is gone ends the
+/// A mapping of a whole file, shared with other processes: each sees what the others store. Nothing
+/// is copied. The file must not be cut short while it is mapped: touching what is gone ends the
 /// process.
 class MappedFile {
  public:
-  /// @throws IoError as InputFile if it is no regular file or cannot be read.
+  /// To read. @throws IoError as InputFile if it is no regular file or cannot be read.
   MappedFile(const InputRequest& request, const std::string& path);
   /// As for `a readable file`.
   MappedFile(const char* reader, const std::string& path);
+  /// Makes a file of `size` zeros, above 0, to write. Its space is allocated before it is mapped: a
+  /// store to a page without space on a full disk would be a SIGBUS. Whatever is at `path` already
+  /// is neither written nor followed, and a file that could not be mapped is removed.
+  /// @throws std::system_error with the number of the error.
+  static MappedFile create(const std::string& path, std::size_t size);
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
   ~MappedFile();
 
   /// The whole file; empty if the file is. Valid as long as this object.
   std::span<const std::byte> bytes() const { return bytes_; }
+  /// The same to store to, of a file that create() has made; of another, empty.
+  std::span<std::byte> writable_bytes() { return is_writable_ ? bytes_ : std::span<std::byte>(); }
 
  private:
-  std::span<const std::byte> bytes_;
+  /// Takes over a mapping that can be written.
+  explicit MappedFile(std::span<std::byte> bytes) : bytes_(bytes), is_writable_(true) {}
+
+  std::span<std::byte> bytes_;
+  bool is_writable_ = false;
 };
 
 }  // namespace armillary::io

@@ -1,29 +1,24 @@
 // The file is always a new one: a process that still writes to an older one keeps its own pages.
-// Its space is allocated before it is mapped: a store to a page without space on a full disk
-// would be a SIGBUS. Its first word is stored last, so a file that is not complete is refused by
-// readers. All later calls only store words (format.h has the order).
+// Its first word is stored last, so a file that is not complete is refused by readers. All later
+// calls only store words (format.h has the order).
 #include "armillary/host/recorder/recorder.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <vector>
 
-#include "armillary/core/descriptor.h"
 #include "armillary/core/error.h"
 #include "armillary/core/process_stat.h"
 #include "armillary/core/user_text.h"
 #include "armillary/host/recorder/format.h"
 #include "armillary/host/recorder/process_state.h"
+#include "armillary/io/mapped_file.h"
 #include "armillary/plan/program/vocabulary.h"
 
 namespace armillary::recorder {
@@ -54,14 +49,6 @@ void assign(Text<kBytes>& to, std::string_view text) {
       excerpt(path), std::strerror(error), kFileBytes);
 }
 
-/// Reserves the space of a new file. Returns 0, or the error. The limit of the process is asked
-/// first: to cross it is a signal.
-int allocate(int file) {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < kFileBytes) return EFBIG;
-  return posix_fallocate(file, 0, kFileBytes);
-}
-
 /// The file of an earlier run, until this one has begun.
 std::string earlier_path(const std::string& path) {
   return path + ".earlier";
@@ -88,31 +75,17 @@ void put_back(const std::string& path) {
 
 /// Makes the file at `path`, all zeros, and maps it. @throws IoError; no file is left then, or the
 /// earlier one.
-Word* map_new_file(const std::string& path) {
+io::MappedFile map_new_file(const std::string& path) {
   std::error_code error;
   fs::create_directories(fs::path(path).parent_path(), error);
   if (error) refuse(path, error.value());
   set_aside(path);
-  // A link in the place of the file is not followed, nor a file written that another has just made.
-  // The mapping holds the file when it is closed.
-  const Descriptor file(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644));
-  if (!file.open()) {
-    const int reason = errno;
+  try {
+    return io::MappedFile::create(path, kFileBytes);
+  } catch (const std::system_error& failure) {
     put_back(path);
-    refuse(path, reason);
+    refuse(path, failure.code().value());
   }
-  int failed = allocate(file.get());
-  void* memory = MAP_FAILED;
-  if (failed == 0) {
-    memory = mmap(nullptr, kFileBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
-    if (memory == MAP_FAILED) failed = errno;
-  }
-  if (failed != 0) {
-    fs::remove(path, error);
-    put_back(path);
-    refuse(path, failed);
-  }
-  return static_cast<Word*>(memory);
 }
 
 }  // namespace
@@ -127,17 +100,20 @@ std::string flight_path(const std::string& run_folder, int rank) {
 
 struct Recorder::Mapping {
   std::string path;
+  io::MappedFile file;
   Word* words = nullptr;
   Status status = {};
   std::uint64_t statuses = 0;  ///< Number of the next one.
   bool has_begun = false;
   std::vector<const plan::Vocabulary*> words_kept = {};
 
-  explicit Mapping(const std::string& file) : path(file), words(map_new_file(file)) {}
+  explicit Mapping(const std::string& at)
+      : path(at),
+        file(map_new_file(at)),
+        words(reinterpret_cast<Word*>(file.writable_bytes().data())) {}
   Mapping(const Mapping&) = delete;
   Mapping& operator=(const Mapping&) = delete;
   ~Mapping() {
-    munmap(words, kFileBytes);
     if (!has_begun) put_back(path);
   }
 
