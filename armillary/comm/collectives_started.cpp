@@ -11,7 +11,7 @@
 #include "armillary/comm/call_labels.h"
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/exchange.h"
-#include "armillary/comm/started.h"
+#include "armillary/comm/started_collective.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "armillary/comm/collectives.h"
-#include "armillary/comm/started.h"
+#include "armillary/comm/started_collective.h"
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 

@@ -204,7 +204,7 @@ class Communicator {
   /// Begins a wait for peers whose messages this group does not see.
   virtual std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) = 0;
 
-  /// The lanes that groups made of this one have taken. For split.h.
+  /// The lanes that groups made of this one have taken. For split_communicator.h.
   LaneBlocks& lane_blocks() { return lane_blocks_; }
 
   /// @throws CommError as said above if the group has failed; else does nothing. It makes no

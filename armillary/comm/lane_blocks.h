@@ -1,5 +1,5 @@
-// lane_blocks.h: the lanes of a group that groups made of it have taken (split.h). Internal to
-// comm.
+// lane_blocks.h: the lanes of a group that groups made of it have taken (split_communicator.h).
+// Internal to comm.
 #pragma once
 
 #include <cstdint>

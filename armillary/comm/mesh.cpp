@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "armillary/comm/collectives.h"
-#include "armillary/comm/split.h"
+#include "armillary/comm/split_communicator.h"
 #include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 

@@ -1,7 +1,5 @@
 // Groups made by split(): their ranks, their messages beside those of other groups, and failures,
 // which all of them share.
-#include "armillary/comm/split.h"
-
 #include <gmock/gmock.h>
 
 #include <array>
@@ -11,6 +9,7 @@
 #include <vector>
 
 #include "armillary/comm/collectives.h"
+#include "armillary/comm/split_communicator.h"
 #include "armillary/core/error.h"
 #include "tests/conformance/conformance.h"
 

@@ -5,7 +5,7 @@
 
 #include "armillary/comm/c10d/connect.h"
 #include "armillary/comm/c10d/group.h"
-#include "armillary/comm/group_rank.h"
+#include "armillary/comm/group_communicator.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {

@@ -1,7 +1,7 @@
 // Checks of the options, and the group of the processes that take part.
 #include "armillary/comm/mpi.h"
 
-#include "armillary/comm/group_rank.h"
+#include "armillary/comm/group_communicator.h"
 #include "armillary/comm/mpi/group.h"
 #include "armillary/comm/mpi/process.h"
 #include "armillary/core/count_text.h"

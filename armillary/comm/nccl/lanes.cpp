@@ -42,14 +42,6 @@ void copy_parts(NcclApi& api, const NcclMove& move, GpuStream stream) {
 
 }  // namespace
 
-NcclPending::~NcclPending() {
-  if (!done()) lanes_.withdraw(*this);
-}
-
-bool NcclPending::done() const {
-  return lanes_.done(lane(), work_);
-}
-
 void NcclLanes::make(Communicator& part) {
   const int count = rank_.options().lanes;
   own_ = part.rank();

@@ -10,7 +10,6 @@
 #include <optional>
 
 #include "armillary/kernel/cpu/attention_args.h"
-#include "armillary/kernel/cpu/features.h"
 #include "armillary/kernel/cpu/packed_keys.h"
 #include "armillary/kernel/cpu/stages.h"
 
@@ -264,12 +263,6 @@ void attend_to(const AttentionArgs& call, QueryTarget target) {
 }
 
 }  // namespace
-
-void fill_dropout(const TileScore& score, const RowKeys& keys, float* factors) {
-  const auto count = static_cast<std::size_t>(keys.count);
-  score.dropout->fill(score.q_positions[keys.row], std::span(score.k_positions + keys.first, count),
-                      std::span(factors, count));
-}
 
 const GemmOps& forward_gemm_ops(const AttentionArgs& call) {
   return gemm_ops_of(call, has_words(call.k, call.head_dim));

@@ -7,7 +7,7 @@
 
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
-#include "armillary/predict/sim/max_min.h"
+#include "armillary/predict/sim/flow_network.h"
 #include "armillary/predict/sim/topology.h"
 
 namespace armillary::cost {

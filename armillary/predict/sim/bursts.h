@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "armillary/predict/sim/max_min.h"
+#include "armillary/predict/sim/flow_network.h"
 #include "armillary/predict/sim/topology.h"
 
 namespace armillary::sim {

@@ -5,8 +5,8 @@
 // messages of one step of a lane are a batch and start together; the n-th send of a rank to another
 // on a lane meets the n-th receive. Compute ops take the seconds of a CostModel. A message starts
 // when both of its ends are posted (nothing is buffered), waits for the latency, and then is a flow
-// that shares the channels of its route with others max-min fairly (max_min.h). Messages of one
-// batch that are alike are worked on as one: they start and end together.
+// that shares the channels of its route with others max-min fairly (flow_network.h). Messages of
+// one batch that are alike are worked on as one: they start and end together.
 //
 //   Plan ---lanes----> ops, batches, waits --.
 //   Cluster -Topology-> routes ---------------+--simulate--> Timeline

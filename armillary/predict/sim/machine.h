@@ -3,7 +3,7 @@
 //   event loop:  ends of compute ops, ends of flows, starts of flows after their latency
 //                -> ops complete -> batches may start -> compute ops, posted messages
 //                -> both ends posted: a flow after the latency, or after those before it
-//   then, once per instant: rates of flows (max_min.h), speed of compute ops
+//   then, once per instant: rates of flows (flow_network.h), speed of compute ops
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@
 #include "armillary/core/small_vector.h"
 #include "armillary/predict/sim/bursts.h"
 #include "armillary/predict/sim/engine.h"
+#include "armillary/predict/sim/flow_network.h"
 #include "armillary/predict/sim/fold.h"
 #include "armillary/predict/sim/lanes.h"
-#include "armillary/predict/sim/max_min.h"
 
 namespace armillary::sim {
 

@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "armillary/predict/sim/max_min.h"
+#include "armillary/predict/sim/flow_network.h"
 
 namespace armillary::sim::testing {
 

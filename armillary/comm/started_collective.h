@@ -1,4 +1,4 @@
-// started.h: a collective under way, as one request. Internal to comm.
+// started_collective.h: a collective under way, as one request. Internal to comm.
 //
 //   messages of one batch --all done--> finish() on the thread that asks --> the request is done
 #pragma once

@@ -1,5 +1,7 @@
 // The libraries of CUDA and NCCL, loaded when they are first asked for. Their headers give the
 // types of the functions; nothing is linked.
+#include "armillary/comm/nccl/api.h"
+
 #include <cuda_runtime_api.h>
 #include <dlfcn.h>
 #include <nccl.h>
@@ -13,7 +15,6 @@
 #include <vector>
 
 #include "armillary/comm/nccl.h"
-#include "armillary/comm/nccl/api.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {

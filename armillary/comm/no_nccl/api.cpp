@@ -1,7 +1,8 @@
-// library.cpp: NCCL in builds without its headers, in the place of nccl_library/: there is none,
+// api.cpp: NCCL in builds without its headers, in the place of nccl_library/: there is none,
 // and the error says how to get a build that has it.
-#include "armillary/comm/nccl.h"
 #include "armillary/comm/nccl/api.h"
+
+#include "armillary/comm/nccl.h"
 #include "armillary/core/error.h"
 
 namespace armillary::comm {

@@ -1,4 +1,4 @@
-// max_min.h: flows that share channels max-min fairly, in the fluid model.
+// flow_network.h: flows that share channels max-min fairly, in the fluid model.
 //
 // Every flow has a route and a largest rate of its own. Rates are max-min fair: no rate can be
 // raised without lowering one that is not larger. They change only when a flow starts or ends, and

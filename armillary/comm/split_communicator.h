@@ -1,5 +1,5 @@
-// split.h: a group made of some ranks of another group, which carries its messages. Internal to
-// comm: the default of Communicator::split.
+// split_communicator.h: a group made of some ranks of another group, which carries its messages.
+// Internal to comm: the default of Communicator::split.
 //
 //   group of all    rank 0  1  2  3  4  5     lanes 0 .. 31
 //   made of it      rank    0     1     2     lanes 0 .. 31, which are lanes 32 .. 63 of all

@@ -1,6 +1,6 @@
-// max_min_test.cpp: rates of flows that share channels max-min fairly, worked by hand, and after
-// every change of a random network equal to a reference.
-#include "armillary/predict/sim/max_min.h"
+// flow_network_test.cpp: rates of flows that share channels max-min fairly, worked by hand, and
+// after every change of a random network equal to a reference.
+#include "armillary/predict/sim/flow_network.h"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>

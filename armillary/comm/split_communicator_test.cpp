@@ -1,5 +1,5 @@
-// split_test.cpp: lanes of groups are counted and given back.
-#include "armillary/comm/split.h"
+// split_communicator_test.cpp: lanes of groups are counted and given back.
+#include "armillary/comm/split_communicator.h"
 
 #include <gtest/gtest.h>
 

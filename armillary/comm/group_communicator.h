@@ -1,5 +1,5 @@
-// group_rank.h: the rank that this process is, on the group of an engine of processes. Internal to
-// those engines.
+// group_communicator.h: the rank that this process is, on the group of an engine of processes.
+// Internal to those engines.
 //
 // A Group has rank(), world(), start(), done(), wait_any(), begin_peer_wait(), throw_if_failed(),
 // abort(), leave(), failed_rank() and error(), and names its class of requests `Pending`.

@@ -2,7 +2,7 @@
 // max-min fair if each flow has a limit: its own, or a channel that is full and on which nobody has
 // more. So the limits of the flows around are checked, and where one does not hold the flows of its
 // channel are filled too. A change costs what it changes, whatever the rest of the network does.
-#include "armillary/predict/sim/max_min.h"
+#include "armillary/predict/sim/flow_network.h"
 
 #include <algorithm>
 #include <cmath>

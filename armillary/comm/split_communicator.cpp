@@ -1,6 +1,6 @@
 // Groups made of groups. All ranks of the group that is split tell each other their color, key and
 // the lanes they have taken; then each computes the new group by itself.
-#include "armillary/comm/split.h"
+#include "armillary/comm/split_communicator.h"
 
 #include <algorithm>
 #include <bit>
