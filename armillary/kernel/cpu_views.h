@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "armillary/kernel/cpu/attention_args.h"
+#include "armillary/kernel/cpu/row_ops.h"
 
 namespace armillary::kernel {
 

@@ -1,12 +1,13 @@
 // merge, add and delta of every instruction set against softmax and sums by ATen in fp64.
 // kernel::merge and its siblings use only the best instruction set.
+#include "armillary/kernel/cpu/row_ops.h"
+
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "armillary/kernel/cpu/attention_args.h"
 #include "armillary/kernel/cpu/isa.h"
 #include "armillary/kernel/cpu_views.h"
 #include "armillary/kernel/testing/dealt_attention.h"

@@ -1,8 +1,9 @@
 // Merge, add and delta of strided tensors. Rows are collected in chunks of addresses, which kernels
 // of the instruction set process; jobs of 1024 rows are dealt out to threads.
+#include "armillary/kernel/cpu/row_ops.h"
+
 #include <algorithm>
 
-#include "armillary/kernel/cpu/attention_args.h"
 #include "armillary/kernel/cpu/stages.h"
 
 namespace armillary::kernel::cpu {
