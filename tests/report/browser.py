@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 PROGRAM = ROOT / "build" / "bin" / "armillary"
 NAMES = ["chromium", "chromium-browser", "google-chrome"]
 
-# Frames are drawn at once, so that a script can time them and ends before the document is dumped.
+# Frames are drawn at once, so that a script sees what they do, and ends before the document is dumped.
 AT_ONCE = "<script>window.requestAnimationFrame = (draw) => (draw(performance.now()), 1);</script>"
 
 
