@@ -18,9 +18,10 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "build" / "bin" / "armillary"
 ENGINES = ("mpi", "c10d")
-LIMIT_S = 60  # a run that takes longer to start or to end hangs
-LAST_S = 10  # for processes that outlive their launcher
+LIMIT_S = 120  # a run that takes longer to start or to end hangs
+LAST_S = 30  # for processes that outlive their launcher
 MARKS = (b"armillary-torch", b"armillary-bench")
+OPS = slice(3584, 67584)  # of a flight file, armillary/host/recorder/format.h
 VARIABLE = "ARMILLARY_TEST_RUN"  # the folder of the run, for processes without it in their command line
 
 
@@ -194,6 +195,10 @@ class Run:
 
     def wait_for_step(self, step):
         self.wait_for(lambda: self.steps() >= step)
+
+    def wait_for_ops(self, folder, pattern="**/rank*"):
+        """Until each rank has recorded an op in its flight file below the folder."""
+        self.wait_for(lambda: sum(any(path.read_bytes()[OPS]) for path in folder.glob(pattern)) == self.world)
 
     def strike(self, rank, number):
         """Sends a signal to a rank. Returns its pid."""
