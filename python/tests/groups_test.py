@@ -87,19 +87,19 @@ def in_a_child(action):
             text = f"{type(error).__name__}: {error}"
         theirs.send((text, time.monotonic() - begin))
         os._exit(0)
-    assert mine.poll(20), "the child hangs"
+    assert mine.poll(90), "the child hangs"
     os.waitpid(child, 0)
     return mine.recv()
 
 
 def of_children(rank, world):
     """Children that use a group of their parent, in which it has attended or not."""
-    used, unused = armillary.SequenceParallel(timeout_s=15), dist.new_group()
+    used, unused = armillary.SequenceParallel(timeout_s=60), dist.new_group()
     error_of(used)
     # Rank 1 attends later: nothing of the child's may reach the others.
     calls = {
         "the parent's object": lambda: error_of(used),
-        "its own object": lambda: error_of(armillary.SequenceParallel(timeout_s=15)),
+        "its own object": lambda: error_of(armillary.SequenceParallel(timeout_s=60)),
         "a group that the parent did not use": lambda: error_of(armillary.SequenceParallel(unused)),
         "loss": lambda: used.loss(torch.zeros(1, 4, 5), torch.zeros(1, 4, dtype=torch.int64)),
         "one by one": lambda: used.begin(heads=2).feed_k(whole_qkv()[0][:, : TOKENS // world]),

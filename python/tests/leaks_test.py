@@ -3,6 +3,7 @@
 import concurrent.futures
 import os
 import random
+import threading
 import time
 import weakref
 
@@ -51,24 +52,34 @@ def usage():
     return resident, len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
 
 
+def usage_after_calls(random_numbers):
+    for _ in range(CALLS):
+        random_call(random_numbers)
+    armillary.SequenceParallel().attention(*(torch.ones(1, 4, 4, 8) for _ in range(3)))
+    return usage()
+
+
 def random_calls(rank, world):
+    """Usage after each 200 calls, until one of three times of 200 has left nothing on any rank."""
     random_numbers = random.Random(8)  # the same on all ranks
-    for _ in range(CALLS):
-        random_call(random_numbers)
-    armillary.SequenceParallel().attention(*(torch.ones(1, 4, 4, 8) for _ in range(3)))
-    before = usage()
-    for _ in range(CALLS):
-        random_call(random_numbers)
-    armillary.SequenceParallel().attention(*(torch.ones(1, 4, 4, 8) for _ in range(3)))
-    return before, usage()
+    found = [usage_after_calls(random_numbers)]
+    for _ in range(3):
+        found.append(usage_after_calls(random_numbers))
+        has_grown = torch.tensor(int(grows(*found[-2:])))
+        dist.all_reduce(has_grown, dist.ReduceOp.MAX)
+        if not has_grown:
+            break
+    return found
+
+
+def grows(before, after):
+    return after[0] - before[0] >= 4 << 20 or after[1] > before[1] or after[2] > before[2]
 
 
 def test_200_random_calls_leave_nothing_behind():
-    for before, after in ranks.run(2, random_calls):
-        assert after[0] - before[0] < 4 << 20, f"{before[0]} bytes before, {after[0]} after"
-        assert after[1] <= before[1] and after[2] <= before[2], (
-            f"files and threads: {before[1:]} before, {after[1:]} after"
-        )
+    """A leak is one of all calls; what an allocator keeps, it keeps once."""
+    for found in ranks.run(2, random_calls):
+        assert not grows(*found[-2:]), f"bytes, files and threads after each {CALLS} calls: {found}"
 
 
 def many_objects(rank, world):
@@ -85,27 +96,32 @@ def test_objects_leave_nothing_behind():
 
 
 def longest_stop(call):
-    """The longest time that a call on another thread keeps this one from running, as a part of the call."""
+    """The longest part of a call on another thread in which this one does not run. Parts are counted in the
+    time that the call has a core: a machine that runs neither thread, or this one alone, adds nothing."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        begin = last = time.monotonic()
+        clock = time.pthread_getcpuclockid(pool.submit(threading.get_ident).result())
+        begin = last = time.clock_gettime(clock)
         done, longest = pool.submit(call), 0.0
         while not done.done():
-            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+            now = time.clock_gettime(clock)
+            longest, last = max(longest, now - last), now
             time.sleep(1e-4)
-        longest, took = max(longest, time.monotonic() - last), time.monotonic() - begin
-    return longest / took
+        end = time.clock_gettime(clock)
+    return max(longest, end - last) / (end - begin)
 
 
 def test_other_threads_run_while_plans_are_made_and_proved():
-    """On a busy machine a thread may be kept by others, so the best of three tries counts."""
+    """A machine may run the call and not this thread, though not in each of ten tries."""
     fields = {"world": 64, "seq": 65536, "heads": 64, "mask": "causal", "layout": "zigzag"}
     problem = armillary.plans._native_problem(fields)
     make = lambda: armillary._native.make_plans(problem, "ring", ["forward", "backward"], "all")  # noqa: E731
     plan = make()[0]
     calls = {"make": make, "verify": lambda: plan.verify(1), "to_json": plan.to_json}
     for name, call in calls.items():
-        part = min(longest_stop(call) for _ in range(3))
-        assert part < 0.7, f"{name}: kept for {part:.0%} of it"
+        parts = []
+        while len(parts) < 10 and min(parts, default=1.0) >= 0.7:
+            parts.append(longest_stop(call))
+        assert min(parts) < 0.7, f"{name}: kept for {min(parts):.0%} of it"
 
 
 def attend(sp, value):
@@ -130,12 +146,12 @@ def test_threads():
 
 
 def is_refused_at_once(sp):
-    """Whether a refusal waits for nobody."""
+    """Whether a refusal waits for nobody: one that others should hear takes 10 s."""
     begin = time.monotonic()
     try:
         sp.shard(input_ids=torch.ones(1, 4), labels=torch.ones(1, 3))
     except armillary.InvalidArgument:
-        return time.monotonic() - begin < 3
+        return time.monotonic() - begin < 8
     return False
 
 

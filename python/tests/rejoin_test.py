@@ -16,8 +16,8 @@ import torch.distributed as dist
 import armillary
 
 TOKENS = 24
-TIMEOUT_S = 1.0
-SLACK_S = 5  # for machines that do something else beside
+TIMEOUT_S = 2.0  # of the calls that a fault strikes; the next common ones have a minute
+SLACK_S = 10  # for machines that do something else beside
 GROUPS = ([0, 1], [2, 3, 4], [5, 6, 7, 8])
 
 
@@ -128,6 +128,7 @@ def spoiled_steps(rank, world):
     groups = [dist.new_group(members) for members in GROUPS]
     (mine,) = (group for group, members in zip(groups, GROUPS, strict=True) if rank in members)
     sp = armillary.SequenceParallel(mine, strategy="ring", timeout_s=TIMEOUT_S)
+    patient = armillary.SequenceParallel(mine, strategy="ring")
     log = []
     for step, (fault, culprits) in enumerate(plan_of(sp.world)):
         begin, text = time.monotonic(), "nothing"
@@ -139,14 +140,14 @@ def spoiled_steps(rank, world):
         dist.barrier(mine)
         begin = time.monotonic()
         try:
-            found = common_step(sp, step)
+            found = common_step(patient, step)
         except armillary.Error as error:
             found = f"{type(error).__name__}: {error}"
         log.append((fault.__name__, sorted(culprits), text, took_s, found, time.monotonic() - begin))
         dist.barrier(mine)
     store = dist.distributed_c10d._get_default_store()
     keys = [key for key in store.list_keys() if "join_process_group" in key] if rank == 0 else []
-    return log, keys, common_step(armillary.SequenceParallel(timeout_s=20), 0)
+    return log, keys, common_step(armillary.SequenceParallel(timeout_s=60), 0)
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +208,7 @@ def text_of(action, *args):
 
 def of_two_ranks(rank, world):
     """Texts of calls that differ, and at last of one that rank 0 makes after rank 1 has ended."""
-    sp = armillary.SequenceParallel(strategy="ring", timeout_s=20)
+    sp = armillary.SequenceParallel(strategy="ring", timeout_s=60)
     texts = []
 
     def meet(of_rank_0, of_rank_1):
@@ -234,7 +235,7 @@ def of_two_ranks(rank, world):
     time.sleep(1)
     begin = time.monotonic()
     texts.append(text_of(call, sp, 0))
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 30, "it waits for its deadline"
     return texts
 
 
