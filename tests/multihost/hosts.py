@@ -12,7 +12,7 @@ import signal
 import subprocess
 import tempfile
 
-SWITCH_S = 20  # for one command that makes or removes a part
+SWITCH_S = 60  # for one command that makes or removes a part
 
 
 def why_not():
@@ -124,7 +124,7 @@ class Hosts:
             flags += ["--mca", *setting]
         return ["ip", "netns", "exec", self.name(0), "mpirun", *flags, *map(str, command)]
 
-    def mpirun(self, processes, command, timeout_s=120):
+    def mpirun(self, processes, command, timeout_s=300):
         """Runs to the end. Returns the finished process, with its output as text."""
         env = os.environ | {"OMP_NUM_THREADS": "1"}
         return subprocess.run(
