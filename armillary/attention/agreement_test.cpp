@@ -364,11 +364,11 @@ class SlowDevice : public runtime::Device {
   bool wait_for(const runtime::Event& /*event*/, double /*seconds*/) override { return true; }
 };
 
-// Rank 0 would have waited for 100 ms, half of its first op, so it does not compute before rank 1
-// comes.
-TEST(Agreement, ARankThatIsALittleLateIsWaitedFor) {
+/// Whether no rank computes before rank 1, which is 20 ms late, has come to a call.
+bool is_waited_for() {
   AttentionOptions options = causal(fresh_tokens(), 2);
   SlowDevice::Clock::time_point came;
+  std::atomic<int> waited = 0;
   comm::run_ranks(2, [&](comm::Communicator& comm) {
     const auto device = std::make_shared<SlowDevice>();
     runtime::Rank::of(comm).use(device);
@@ -381,9 +381,18 @@ TEST(Agreement, ARankThatIsALittleLateIsWaitedFor) {
     }
     run(comm, options);
     comm::barrier(comm);
-    EXPECT_GE(*device->began, came) << "rank " << comm.rank();
+    if (*device->began >= came) ++waited;
     runtime::Rank::of(comm).use(nullptr);
   });
+  return waited == 2;
+}
+
+// Rank 0 waits for 100 ms, half of its first op. A busy machine may delay rank 1 for longer, though
+// not each time.
+TEST(Agreement, ARankThatIsALittleLateIsWaitedFor) {
+  int tries = 1;
+  while (tries < 5 && !is_waited_for()) ++tries;
+  EXPECT_LT(tries, 5);
 }
 
 // Its wait ends without them; they hear the reason all the same.

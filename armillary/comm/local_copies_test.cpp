@@ -202,7 +202,7 @@ TEST(LocalCopies, WhoAsksOftenEnoughNeedNotWait) {
         comm.wait(begun[1]);
         const auto begin = std::chrono::steady_clock::now();
         while (!comm.done(begun[2]) &&
-               std::chrono::steady_clock::now() - begin < std::chrono::seconds(5)) {
+               std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)) {
         }
         EXPECT_TRUE(comm.done(begun[2])) << "attempt " << attempt;
         comm.wait_all(begun);

@@ -65,7 +65,7 @@ TEST_F(RunLockTest, IsFreeWhenItsProcessIsKilled) {
 TEST_F(RunLockTest, WaitsForARunThatEnds) {
   std::optional<RunLock> first(std::in_place, folder_.string());
   const std::jthread ending([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
     first.reset();
   });
   const RunLock next(folder_.string());

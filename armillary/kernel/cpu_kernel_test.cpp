@@ -128,7 +128,7 @@ struct Meeting {
       self.met = true;
       self.changed.notify_all();
     }
-    self.changed.wait_for(lock, std::chrono::seconds(5), [&] { return self.met; });
+    self.changed.wait_for(lock, std::chrono::seconds(60), [&] { return self.met; });
     --self.present;
   }
 };

@@ -20,7 +20,7 @@ namespace armillary::attention {
 inline void expect_told_at_once(const std::function<void(comm::Communicator&)>& waits,
                                 const std::function<void(comm::Communicator&)>& fails,
                                 const std::string& reason) {
-  constexpr double kDeadline = 10;
+  constexpr double kDeadline = 100;
   std::atomic<bool> told = false;
   std::string text;
   double waited_s = 0;

@@ -42,9 +42,9 @@ class Sleeper {
   pid_t pid_;
 };
 
-/// Whether it holds within 5 s.
+/// Whether it holds within a minute.
 bool soon(const std::function<bool()>& holds) {
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 12000; ++i) {
     if (holds()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }

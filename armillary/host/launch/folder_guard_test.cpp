@@ -29,9 +29,9 @@ class GuardedFolder : public testing::Test {
   }
   ~GuardedFolder() override { fs::remove_all(path_); }
 
-  /// Whether the folder goes away within some seconds.
+  /// Whether the folder goes away within a minute.
   bool goes_away() const {
-    for (int looks = 0; looks < 500 && fs::exists(path_); ++looks) {
+    for (int looks = 0; looks < 3000 && fs::exists(path_); ++looks) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
     return !fs::exists(path_);

@@ -253,7 +253,7 @@ TEST(Recorder, IsReadWhileItWrites) {
     for (int i = 0; !stop.stop_requested(); ++i) recorder.done(recorder.start(op_with(i)));
   });
   int before = -1;
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   for (int reads = 0; reads < 200 && std::chrono::steady_clock::now() < end;) {
     const Flight flight = read_flight(folder.file_of(0));
     expect_unmixed(flight);

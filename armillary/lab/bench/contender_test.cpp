@@ -24,7 +24,7 @@ using testing::ThrowsMessage;
 using testing::UnorderedElementsAre;
 using Json = nlohmann::ordered_json;
 
-constexpr double kDeadlineS = 30;  // of scripts that do answer
+constexpr double kDeadlineS = 120;  // of scripts that do answer
 
 /// A script with the sides `fast`, `refusing`, `mute` and so on, each as `cases` says it answers.
 std::string script(const std::string& cases) {
@@ -45,7 +45,7 @@ bool is_zombie(pid_t process) {
 }
 
 bool ends_soon(pid_t process) {
-  for (int i = 0; i < 500; ++i) {
+  for (int i = 0; i < 6000; ++i) {
     if (kill(process, 0) != 0 && errno == ESRCH) return true;
     if (is_zombie(process)) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -117,9 +117,9 @@ TEST(Contender, AnswersThatCannotBeUsedEndIt) {
 
 TEST(Contender, OneThatHangsIsEndedAtItsDeadline) {
   const auto begin = std::chrono::steady_clock::now();
-  Contender never_ready("sleep 60", 0.2);
+  Contender never_ready("sleep 600", 0.2);
   EXPECT_EQ(never_ready.reason(), "no answer within 0.2 s");
-  Contender contender(script("*) sleep 60;;"), 1);
+  Contender contender(script("*) sleep 600;;"), 1);
   EXPECT_THAT([&] { contender.run("fast"); }, ThrowsMessage<SideRefused>("no answer within 1 s"));
   EXPECT_THAT([&] { contender.run("other"); }, ThrowsMessage<SideRefused>("no answer within 1 s"));
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
