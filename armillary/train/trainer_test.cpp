@@ -279,9 +279,9 @@ TEST(Train, TheTimeoutIsTheRecipes) {
   Recipe recipe = small_recipe();
   recipe.parallelism.context_parallel_degree = 2;
   recipe.training.steps = 2;
-  recipe.comm.train_timeout_seconds = 1;
+  recipe.comm.train_timeout_seconds = 0.5;
   const auto slow = [](const StepMetrics&) {
-    std::this_thread::sleep_for(std::chrono::seconds(4));
+    std::this_thread::sleep_for(std::chrono::milliseconds(2500));
   };
   EXPECT_THROW(train(recipe, words(recipe.training.seq_len), {.on_step = slow}), CommError);
 }

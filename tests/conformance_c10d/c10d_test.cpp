@@ -81,7 +81,7 @@ class NamedGroup {
     group_ = c10::make_intrusive<c10d::ProcessGroup>(store, place.rank, place.world);
     group_->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
                        make_gloo(store, place.rank, place.world,
-                                 {.prefix = prefix, .timeout = std::chrono::seconds(30)}));
+                                 {.prefix = prefix, .timeout = std::chrono::seconds(120)}));
     group_->setGroupName("named");
     c10d::register_process_group("named", group_);
   }
@@ -277,7 +277,7 @@ void expect_no_store(int port, const std::string& text) {
   EXPECT_THAT(
       [&] { run_c10d_rank(kNothing, {.rank = 1, .world = 2, .port = port}, {.timeout_s = 0.5}); },
       testing::ThrowsMessage<CommError>(testing::ContainsRegex(text)));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(20));
 }
 
 TEST(C10dOptionsTest, AStoreThatNeverComesIsAnError) {
@@ -319,9 +319,9 @@ TEST(C10dOptionsTest, AWorldOfOneThatFailsWaitsForNobody) {
   ListeningSocket socket;
   const C10dRendezvous place{.port = socket.port(), .listen_fd = socket.release()};
   EXPECT_THROW(run_c10d_rank([](Communicator& comm) { comm.abort("out of paper"); }, place,
-                             {.timeout_s = 30}),
+                             {.timeout_s = 90}),
                CommError);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(10));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
 TEST(C10dOptionsTest, UnknownAndDestroyedGroupsAreRefused) {

@@ -135,13 +135,13 @@ class Launch : public testing::Test {
     }
     launchers_.push_back(child);
     if (fault) {
-      EXPECT_TRUE(soon([&] { return read_text(output).find(sign) != std::string::npos; }, 60))
+      EXPECT_TRUE(soon([&] { return read_text(output).find(sign) != std::string::npos; }, 120))
           << read_text(output);
       begin = Clock::now();
       fault(child);
     }
     int status = 0;
-    const bool ended = soon([&] { return waitpid(child, &status, WNOHANG) == child; }, 60);
+    const bool ended = soon([&] { return waitpid(child, &status, WNOHANG) == child; }, 120);
     if (!ended) {
       kill(child, SIGKILL);
       waitpid(child, &status, 0);
@@ -209,7 +209,7 @@ TEST_F(Launch, ALauncherThatIsKilledLeavesNoRank) {
     kill(launcher, SIGKILL);
   });
   EXPECT_EQ(outcome.code, -1);
-  EXPECT_TRUE(soon([&] { return processes_with({folder_.string()}).empty(); }, 10));
+  EXPECT_TRUE(soon([&] { return processes_with({folder_.string()}).empty(); }, 60));
 }
 
 TEST_F(Launch, ARunFolderThatCannotBeWrittenEndsAllRanks) {
@@ -265,7 +265,7 @@ TEST_F(Launch, AnMpirunThatRefusesEndsAtOnce) {
   unsetenv("ARMILLARY_MPIEXEC");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("There are not enough slots available"));
-  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_LT(outcome.seconds, 60);
 }
 
 }  // namespace
