@@ -23,7 +23,7 @@ def run(*command, cwd=None, **variables):
         env={**os.environ, **{name: str(value) for name, value in variables.items()}},
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=1200,
     )
     assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     return done.stdout + done.stderr
@@ -52,41 +52,88 @@ def configure(source, build, prefix, *definitions):
     return run("cmake", "-G", "Ninja", "-S", source, "-B", build, found, *definitions)
 
 
+def inclusions(prefix):
+    """{header: what it includes}, in the order of its lines."""
+    return {name: INCLUDE.findall((prefix / "include" / name).read_text()) for name in headers(prefix)}
+
+
+def visit(included, name, seen):
+    """Adds a header and what it includes, by itself or through others of ours, in the order in which the
+    preprocessor comes to the end of their includes. Yields those of ours."""
+    if name in seen:
+        return
+    seen.add(name)
+    for other in included.get(name, ()):
+        yield from visit(included, other, seen)
+    if name in included:
+        yield name
+
+
+def closure(included, name):
+    seen = set()
+    assert list(visit(included, name, seen))[-1] == name
+    return seen
+
+
 def test_public_headers_are_closed_under_inclusion(prefix):
     """Headers of ours that a public one includes are public, and it or they include those of others."""
-    included = {name: INCLUDE.findall((prefix / "include" / name).read_text()) for name in headers(prefix)}
-
-    def closure(name, seen):
-        for other in included[name]:
-            if other not in seen:
-                seen.add(other)
-                if other.startswith("armillary/"):
-                    assert other in included, f"{name} includes {other}, which is not installed"
-                    closure(other, seen)
-        return seen
-
+    included = inclusions(prefix)
     for name in included:
         text = re.sub(r"//.*", "", (prefix / "include" / name).read_text())
-        reached = closure(name, set())
+        reached = closure(included, name)
+        missing = {other for other in reached if other.startswith("armillary/")} - included.keys()
+        assert not missing, f"{name} includes {missing}, not installed"
         for prefix_of_names, header in BRINGS.items():
             if re.search(rf"\b{prefix_of_names}", text):
                 assert any(other.startswith(header) for other in reached), f"{name}: {prefix_of_names}"
+        # A text sees what is included before it: all that its header includes.
+        before = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL).rpartition("#include")[0]
+        assert not re.search(r"^[^#\s]", before, re.MULTILINE), f"{name}: an include below other lines"
+
+
+def units_of(included, names):
+    """Lists of headers, each for one unit that includes them one behind the other. The text of each of
+    `names` comes in one of the units behind nothing but what its header includes, by itself or through
+    others: there it compiles if and only if it compiles alone."""
+    reached = {name: closure(included, name) for name in names}
+    left, units = set(names), []
+    while left:
+        seen, unit = set(), []
+        while following := [name for name in left if seen <= reached[name]]:
+            unit.append(min(following, key=lambda name: (len(reached[name]), name)))
+            for name in visit(included, unit[-1], seen):
+                if seen <= reached.get(name, set()):
+                    left.discard(name)
+            assert unit[-1] not in left
+        units.append(unit)
+    return units
+
+
+def test_units_prove_each_header():
+    """c stands behind a, which it includes; b, which includes nothing, needs a unit of its own."""
+    included = {"a": [], "b": [], "c": ["<vector>", "a"], "d": ["b", "c"]}
+    assert sorted(units_of(included, included)) == [["a", "c", "d"], ["b"]]
 
 
 def test_public_headers_compile_alone(prefix, tmp_path):
-    """Each in a unit of its own. Headers of others are read once for all; which standard ones are missing,
+    """Headers of others are read once for all; which standard ones are missing,
     tools/check_standard_includes.py finds."""
+    included = inclusions(prefix)
     project = ["cmake_minimum_required(VERSION 3.25)", "project(headers LANGUAGES CXX)"]
     project += ["find_package(Armillary REQUIRED)"]
     for component in ["plan", "armillary"] if has_torch(prefix) else ["plan"]:
-        units, of_others = [], set()
-        for name in headers(prefix):
-            if (name.split("/")[1] in WITH_TORCH) == (component == "armillary"):
-                units.append(f"{name.replace('/', '_')}.cpp")
-                (tmp_path / units[-1]).write_text(f"#include <{name}>\n")
-                included = INCLUDE.findall((prefix / "include" / name).read_text())
-                of_others.update(f"<{other}>" for other in included if not other.startswith("armillary/"))
-        project += [f"add_library({component} OBJECT {' '.join(units)})"]
+        names = [
+            name for name in included if (name.split("/")[1] in WITH_TORCH) == (component == "armillary")
+        ]
+        files = []
+        for unit in units_of(included, names):
+            files.append(f"{unit[-1].replace('/', '_')}.cpp")
+            (tmp_path / files[-1]).write_text("".join(f"#include <{name}>\n" for name in unit))
+        assert len(files) < len(names) and len(set(files)) == len(files)
+        of_others = {
+            f"<{other}>" for name in names for other in included[name] if not other.startswith("armillary/")
+        }
+        project += [f"add_library({component} OBJECT {' '.join(files)})"]
         project += [f"target_link_libraries({component} Armillary::{component})"]
         project += [f"target_precompile_headers({component} PRIVATE {' '.join(sorted(of_others))})"]
     (tmp_path / "CMakeLists.txt").write_text("\n".join(project))
