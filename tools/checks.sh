@@ -118,9 +118,10 @@ test_plan_preset() {
 test_python() {
   say "testing Python"
   mkdir -p build/test-results
-  # Most tests wait for processes half of their time: files of tests run beside each other, those that take times alone.
+  # Most tests wait for processes half of their time: files of tests run beside each other, in the order of conftest.py,
+  # those that have deadlines of seconds alone.
   if has_xdist; then
-    run_pytest beside -m "not alone" -n "$JOBS" --maxprocesses 4 --dist loadfile
+    run_pytest beside -m "not alone" -n "$JOBS" --maxprocesses 4 --dist loadfile --no-loadscope-reorder
     run_pytest alone -m alone
   else
     run_pytest all

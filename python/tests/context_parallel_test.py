@@ -8,6 +8,7 @@ bound for bf16 grows with the world, and on two it is below a unit in the last p
 expected values of bf16 are computed in fp32: PyTorch's kernel for CPUs sums gradients in bf16."""
 
 import itertools
+import os
 
 import ranks
 import torch
@@ -22,6 +23,9 @@ TOLERANCES = {
     torch.bfloat16: (1e-3, 8e-3),
     torch.float32: (1e-8, 2e-6),
 }  # forward, backward; bf16 times the world
+
+
+ALL = os.environ.get("ARMILLARY_TEST_ALL")
 
 
 def random_qkv(world, dtype):
@@ -65,6 +69,9 @@ def sdpa(rank, world):
         for rotation, is_balanced, compiled in itertools.product(ROTATIONS, (True, False), (True, False)):
             if (is_balanced and not is_causal) or (compiled and dtype == torch.bfloat16):
                 continue
+            # By default a compiled function is compared once for each rotation and layout.
+            if compiled and is_balanced != (rotation == "all-to-all") and not ALL:
+                continue
             torch._dynamo.reset()
             layout = "zigzag" if is_balanced else "contiguous"
             mask = "causal" if is_causal else "full"
@@ -101,7 +108,7 @@ def flex(rank, world):
 
 def test_scaled_dot_product_attention():
     for rank, found in enumerate(ranks.run(4, sdpa)):
-        assert len(found) == 36
+        assert len(found) == (36 if ALL else 30)
         for case, is_right in found.items():
             assert is_right, f"rank {rank}: {case}"
 

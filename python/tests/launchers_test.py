@@ -26,7 +26,7 @@ def test_torchrun(world):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert sorted(done.stdout.split("\n"))[1:] == [f"rank {r} of {world}: exact" for r in range(world)]

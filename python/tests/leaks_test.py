@@ -7,15 +7,12 @@ import threading
 import time
 import weakref
 
-import pytest
 import ranks
 import torch
 import torch.distributed as dist
 
 import armillary
 from armillary import masks
-
-pytestmark = pytest.mark.alone
 
 CALLS = 200
 

@@ -122,8 +122,9 @@ def exported(sp):
     return has_op and torch.equal(program.module()(*inputs), sp.attention(*inputs))
 
 
-CHECKS = {"gradcheck": gradcheck, "opcheck": opcheck}
-TRACED = {"compiled": compiled, "exported": exported}  # slow: each strategy with one mask, each mask
+CHECKS = {"gradcheck": gradcheck}
+# Slow: each strategy with one mask, each mask.
+TRACED = {"opcheck": opcheck, "compiled": compiled, "exported": exported}
 
 
 def verdicts(rank, world):
@@ -139,7 +140,7 @@ def verdicts(rank, world):
 
 def test_every_strategy_and_mask():
     for rank, found in enumerate(ranks.run(2, verdicts)):
-        assert len(found) == (80 if os.environ.get("ARMILLARY_TEST_ALL") else 50)
+        assert len(found) == (80 if os.environ.get("ARMILLARY_TEST_ALL") else 35)
         for case, is_right in found.items():
             assert is_right, f"rank {rank}: {case}"
 

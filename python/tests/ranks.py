@@ -10,7 +10,7 @@ import traceback
 import torch
 import torch.distributed as dist
 
-TIMEOUT_S = 120
+TIMEOUT_S = 300
 START = os.environ.get("ARMILLARY_TEST_START", "spawn" if torch.cuda.is_available() else "fork")
 LAST_RESULTS = []  # of the last run, also where it failed: None for ranks without an answer
 

@@ -21,7 +21,7 @@ def run(name, *flags, env=None):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env=os.environ | (env or {}),
     )
 
@@ -172,7 +172,7 @@ def test_what_our_program_refuses_is_refused():
 
 
 def test_a_benchmark_that_there_is_not():
-    done = subprocess.run(["./dev", "bench", "kernl"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["./dev", "bench", "kernl"], cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "bench: 'kernl'; kernel merge layer" in done.stderr
     assert "nearest: kernel" in done.stderr
@@ -189,7 +189,7 @@ def turns(*against, env=None, **flags):
     for name, value in flags.items():
         command += [f"--{name}", str(value)]
     done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=os.environ | (env or {})
+        command, cwd=ROOT, capture_output=True, text=True, timeout=900, env=os.environ | (env or {})
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

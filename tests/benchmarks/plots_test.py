@@ -147,7 +147,7 @@ def test_without_matplotlib_one_line_says_so(tmp_path):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "plots: matplotlib is not installed; it is required: ./dev setup bench\n"

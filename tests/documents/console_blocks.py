@@ -59,7 +59,7 @@ def run(command, folder):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         env=os.environ | {"PATH": path, "LC_ALL": "C"},
     )
     return done.returncode, (done.stdout + done.stderr).rstrip().splitlines()

@@ -21,10 +21,8 @@ KEYS = {
     "checkpoint__interval": 3,
     "checkpoint__keep_latest_k": 3,
 }
-pytestmark = [
-    pytest.mark.alone,
-    pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}"),
-]
+DEADLINE_S = 60
+pytestmark = pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}")
 
 
 def curve(folder):
@@ -46,7 +44,7 @@ def kill(run, moments):
 def killed_run(folder, moments, early):
     """Begins or resumes a run on 2 to 4 ranks, and kills it; `early`: while it starts."""
     world = moments.choice([2, 3, 4])
-    words = runs.train(folder, world, 20, **KEYS)
+    words = runs.train(folder, world, DEADLINE_S, **KEYS)
     if list(folder.glob("run/checkpoints/step-??????")):
         words.append("--resume")
     before = curve(folder)
@@ -69,7 +67,7 @@ def test_the_curve_of_a_run_that_is_killed_is_that_of_one_that_is_not(tmp_path):
     found = curve(killed)
     whole = tmp_path / "whole"
     whole.mkdir()
-    words = runs.train(whole, 2, 20, **KEYS | {"checkpoint__enable": "false"})
+    words = runs.train(whole, 2, DEADLINE_S, **KEYS | {"checkpoint__enable": "false"})
     with runs.Run(whole, "threads", 2, words=words) as run:
         run.wait_for(lambda: len(curve(whole)) >= len(found))
     wanted = curve(whole)[: len(found)]

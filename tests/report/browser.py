@@ -28,7 +28,7 @@ def chromium(page, *flags, mark=""):
             + [page.resolve().as_uri() + mark],
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=300,
         )
     return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
 
@@ -53,7 +53,7 @@ def text_of(dom, name):
 def make_report(path, *flags):
     """Writes a page with the program."""
     done = subprocess.run(
-        [PROGRAM, "report", "--out", path, *flags], capture_output=True, text=True, timeout=120
+        [PROGRAM, "report", "--out", path, *flags], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return path

@@ -203,7 +203,7 @@ def test_measured_over_simulated(tmp_path):
     """A run that was recorded has rows of its own on the timeline."""
     case = shlex.split("--world 2 --heads 2 --head-dim 128 --dtype bf16 --strategy ring")
     bench = [PROGRAM, "bench", "layer", "--tokens", "256", "--seconds", "0", "--no-kernels", *case]
-    subprocess.run([*bench, "--flight", tmp_path / "run"], check=True, capture_output=True, timeout=120)
+    subprocess.run([*bench, "--flight", tmp_path / "run"], check=True, capture_output=True, timeout=300)
     same = ["--cluster", "c6", "--seq", "512", "--layout", "zigzag", *case]
     page = make_report(tmp_path / "run.html", *same, "--run", tmp_path / "run")
     script = """document.getElementById("title").textContent =
@@ -224,13 +224,13 @@ def test_problem_of_a_run(tmp_path):
         f'[training]\ndataset_path = "{tmp_path}/text"\nseq_len = 256\nsteps = 3\nlocal_batch_size = 2\n'
         '[parallelism]\ncontext_parallel_degree = 2\nlayout = "zigzag"\nmask = "documents"\n'
     )
-    subprocess.run([PROGRAM, "train", tmp_path / "recipe.toml"], check=True, capture_output=True, timeout=120)
+    subprocess.run([PROGRAM, "train", tmp_path / "recipe.toml"], check=True, capture_output=True, timeout=300)
     recorded = json.loads((tmp_path / "run/flight/problems.json").read_text())["problems"]
     assert len({problem["flags"]["--mask"] for problem in recorded}) == len(recorded) > 3
 
     beside = ["report", "--cluster", "c6", "--no-table", "--run", tmp_path / "run", "--out"]
     page = tmp_path / "page.html"
-    done = subprocess.run([PROGRAM, *beside, page], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([PROGRAM, *beside, page], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     data = data_of(page)
     assert (data["world"], data["heads"], data["head_dim"], data["dtype"]) == (2, 2, 16, "fp32")
