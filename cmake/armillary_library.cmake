@@ -147,11 +147,11 @@ function(armillary_mpi_tests name)
     set(launcher)
     if(MPI_CXX_FOUND)
       # `timeout` ends mpirun in a way that lets it end its processes; ctest would not.
-      set(launcher timeout -k 10 300 ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${processes})
+      set(launcher timeout -k 10 600 ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${processes})
     endif()
     add_test(NAME ${test} COMMAND ${launcher} $<TARGET_FILE:armillary_${name}_test> --mpi --gtest_brief=1)
     # The variables are of Open MPI: more processes than cores, and root, as in a container.
-    set_tests_properties(${test} PROPERTIES LABELS ${name} PROCESSORS 2 TIMEOUT 330
+    set_tests_properties(${test} PROPERTIES LABELS ${name} PROCESSORS 2 TIMEOUT 660
       SKIP_REGULAR_EXPRESSION "\\[SKIP\\] no MPI"
       ENVIRONMENT "OMP_NUM_THREADS=1;OMPI_MCA_rmaps_base_oversubscribe=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
   endforeach()
@@ -163,7 +163,7 @@ function(armillary_c10d_tests name)
   foreach(processes ${ARGN})
     set(test ${name}_${processes})
     add_test(NAME ${test} COMMAND armillary_${name}_test --processes=${processes} --gtest_brief=1)
-    set_tests_properties(${test} PROPERTIES LABELS ${name} PROCESSORS 2 TIMEOUT 330 ENVIRONMENT "OMP_NUM_THREADS=1")
+    set_tests_properties(${test} PROPERTIES LABELS ${name} PROCESSORS 2 TIMEOUT 660 ENVIRONMENT "OMP_NUM_THREADS=1")
   endforeach()
 endfunction()
 
