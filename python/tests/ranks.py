@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import pickle
 import tempfile
+import time
 import traceback
 
 import torch
@@ -64,3 +65,13 @@ def run(world, function, *args):
     failures = [failure for failure, _ in results if failure]
     assert not failures, "\n".join(failures)
     return [result for _, result in results]
+
+
+def outcome(call, *args):
+    """The type and text of the error of a call, and the seconds until it came."""
+    begin, kind, text = time.monotonic(), "nothing", ""
+    try:
+        call(*args)
+    except Exception as error:  # noqa: BLE001, any may come
+        kind, text = type(error).__module__ + "." + type(error).__name__, str(error)
+    return kind, text, time.monotonic() - begin

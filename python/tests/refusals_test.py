@@ -475,24 +475,13 @@ BAD = {
 SOON_S = 8  # less than the 10 s for which a rank that refuses waits for ranks that do not hear it
 
 
-def outcome(sp, call, rank):
-    """The type and text of the error of one call, and the seconds until it came."""
-    sp.deal(24)  # the last tokens of the group are its own, and nobody knows what they are
-    begin, kind, text = time.monotonic(), "nothing", ""
-    try:
-        call(sp, rank)
-    except Exception as error:  # noqa: BLE001, any may come
-        kind, text = type(error).__module__ + "." + type(error).__name__, str(error)
-    return kind, text, time.monotonic() - begin
-
-
 def outcomes(rank, world):
     """A call that ends late is made again: a busy machine, or a first import, delays one of three."""
-    sp = armillary.SequenceParallel(timeout_s=20)
-    found = {}
+    sp, found = armillary.SequenceParallel(timeout_s=20), {}
     for name, (call, _) in BAD.items():
         for _ in range(3):
-            found[name] = outcome(sp, call, rank)
+            sp.deal(24)  # the last tokens of the group are its own, and nobody knows what they are
+            found[name] = ranks.outcome(call, sp, rank)
             longest = torch.tensor(found[name][2])
             dist.all_reduce(longest, dist.ReduceOp.MAX)
             if longest < SOON_S:
