@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -72,29 +73,30 @@ Request pass_on(Communicator& comm, int distance, const Label& call) {
   return std::move(requests[1]);
 }
 
+/// Room for the pieces of all other ranks, of `count` elements at most. It is not cleared: messages
+/// fill what is read.
+std::unique_ptr<std::byte[]> scratch_for(const Communicator& comm, std::int64_t count,
+                                         const Array& values) {
+  const std::int64_t bytes = (comm.world() - 1) * count * size_of(values.dtype);
+  return std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes));
+}
+
 /// Sends `piece(rank)` to each rank. Returns the pieces that all ranks, this one included, have for
-/// this rank, in their order. `scratch` has room for a piece of each rank.
+/// this rank, in their order. Those of others are in `scratch`, this rank's own is read in place.
 template <class Piece>
 std::vector<Array> collect_pieces(Communicator& comm, const Label* call, const Piece& piece,
-                                  std::span<std::byte> scratch) {
-  // Pieces of others arrive in scratch, this rank's own is read in place.
+                                  std::byte* scratch) {
   const Array own = piece(comm.rank());
   std::vector<Array> addends;
   addends.reserve(static_cast<std::size_t>(comm.world()));
   for (int rank = 0; rank < comm.world(); ++rank) {
-    addends.push_back(part_of({scratch.data(), 0, own.dtype}, own.count, rank));
+    const bool is_own = rank == comm.rank();
+    addends.push_back(is_own ? own : Array{scratch, own.count, own.dtype});
+    if (!is_own) scratch += own.bytes();
   }
-  addends[comm.rank()] = own;
   exchange(
       comm, call, [&](int rank) { return piece(rank); }, [&](int rank) { return addends[rank]; });
   return addends;
-}
-
-/// Memory for a piece of each rank, when a segment of `segment` elements is cut into pieces.
-std::vector<std::byte> scratch_for(const Communicator& comm, std::int64_t segment,
-                                   const Array& values) {
-  // Pieces differ by at most one element, so as many pieces of the largest size fit.
-  return std::vector<std::byte>((segment + comm.world()) * size_of(values.dtype));
 }
 
 }  // namespace
@@ -107,7 +109,8 @@ void Collectives::all_reduce(const Array& values, Reduction reduction) {
   const int P = comm_.world();
   if (P == 1) return;
   const Label call = all_reduce_label(values, reduction);
-  auto scratch = scratch_for(comm_, std::min(values.count, kSegmentElements), values);
+  // Pieces differ by one element at most.
+  const auto scratch = scratch_for(comm_, std::min(values.count, kSegmentElements) / P + 1, values);
   std::int64_t begin = 0;
   do {
     const std::int64_t size = std::min(kSegmentElements, values.count - begin);
@@ -117,7 +120,8 @@ void Collectives::all_reduce(const Array& values, Reduction reduction) {
                   begin + piece_begin(size, P, rank + 1));
     };
     const Array own = piece(comm_.rank());
-    reduce(reduction, collect_pieces(comm_, begin == 0 ? &call : nullptr, piece, scratch), own);
+    reduce(reduction, collect_pieces(comm_, begin == 0 ? &call : nullptr, piece, scratch.get()),
+           own);
     exchange(
         comm_, nullptr, [&](int) { return own; }, piece);
     begin += size;
@@ -132,12 +136,12 @@ void Collectives::reduce_scatter(const Array& all, const Array& mine, Reduction 
   const std::int64_t most = std::max<std::int64_t>(kSegmentElements / comm_.world(), 1);
   // In one segment its messages are those of the started one, which has this label too.
   const Label call = reduce_scatter_label(all, reduction, mine.count > most ? " in segments" : "");
-  auto scratch = scratch_for(comm_, std::min(mine.count, most) * comm_.world(), all);
+  const auto scratch = scratch_for(comm_, std::min(mine.count, most), all);
   std::int64_t begin = 0;
   do {
     const std::int64_t end = std::min(begin + most, mine.count);
     const auto piece = [&](int rank) { return part(part_of(all, mine.count, rank), begin, end); };
-    reduce(reduction, collect_pieces(comm_, begin == 0 ? &call : nullptr, piece, scratch),
+    reduce(reduction, collect_pieces(comm_, begin == 0 ? &call : nullptr, piece, scratch.get()),
            part(mine, begin, end));
     begin = end;
   } while (begin < mine.count);

@@ -36,31 +36,34 @@ T largest_of(T a, T b) {
   return b <= a || a != a ? a : b;
 }
 
+/// Element `i` of type T. Arrays need not be aligned.
+template <class T>
+T element(const std::byte* data, std::int64_t i) {
+  T value;
+  std::memcpy(&value, data + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
 /// T is the dtype of the addends, R that of the result.
 template <class T, class R, class Combine>
 void reduce_with(const Combine& combine, std::span<const Array> addends, const Array& result) {
   using Accumulator = typename AccumulatorOf<T>::Type;
-  std::array<Accumulator, kChunk> sums = {};
-  std::array<T, kChunk> values = {};  // Elements are copied first: arrays need not be aligned.
-  std::array<R, kChunk> results = {};
+  std::array<Accumulator, kChunk> sums;  // Not cleared: the first addend starts them.
   for (std::int64_t begin = 0; begin < result.count; begin += kChunk) {
     const std::int64_t n = std::min(kChunk, result.count - begin);
-    const std::int64_t offset = begin * static_cast<std::int64_t>(sizeof(T));
-    const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);
-    const std::int64_t result_offset = begin * static_cast<std::int64_t>(sizeof(R));
-    // The first addend starts the accumulators, each later one is combined with them.
-    for (const Array& addend : addends) {
-      std::memcpy(values.data(), addend.data + offset, bytes);
-      const bool first = &addend == addends.data();
-      for (std::int64_t i = 0; i < n; ++i) {
-        const auto x = static_cast<Accumulator>(values[i]);
-        sums[i] = first ? x : combine(sums[i], x);
-      }
+    const auto at = [&](const Array& addend, std::int64_t i) {
+      return static_cast<Accumulator>(element<T>(addend.data, begin + i));
+    };
+    for (std::int64_t i = 0; i < n; ++i) sums[i] = at(addends.front(), i);
+    for (const Array& addend : addends.subspan(1)) {
+      for (std::int64_t i = 0; i < n; ++i) sums[i] = combine(sums[i], at(addend, i));
     }
     // The only rounding of 16-bit floats.
-    for (std::int64_t i = 0; i < n; ++i) results[i] = static_cast<R>(sums[i]);
-    std::memcpy(result.data + result_offset, results.data(),
-                static_cast<std::size_t>(n) * sizeof(R));
+    std::byte* const to = result.data + begin * static_cast<std::int64_t>(sizeof(R));
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto rounded = static_cast<R>(sums[i]);
+      std::memcpy(to + i * static_cast<std::int64_t>(sizeof(R)), &rounded, sizeof(R));
+    }
   }
 }
 
