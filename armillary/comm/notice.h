@@ -13,12 +13,13 @@ namespace armillary::comm {
 
 /// The meaning of a notice.
 enum class NoticeKind : std::int32_t {
-  Failure,  ///< The group has failed; `text` is the reason, in the name of `rank`.
-  Leaving,  ///< MPI: the sender unwinds and drops messages.
-  Left,     ///< c10d: the sender has ended its part. `text` is not zero if it went on.
-  Heard,    ///< c10d: the sender knows that the receiver has left.
-  Ask,      ///< For a heartbeat.
-  Answer,   ///< The heartbeat of the sender, in `text`.
+  Failure,   ///< The group has failed; `text` is the reason, in the name of `rank`.
+  PassedOn,  ///< c10d: a failure that `rank` told itself, from a sender that leaves because of it.
+  Leaving,   ///< MPI: the sender unwinds and drops messages.
+  Left,      ///< c10d: the sender has ended its part. `text` is not zero if it went on.
+  Heard,     ///< c10d: the sender knows that the receiver has left.
+  Ask,       ///< For a heartbeat.
+  Answer,    ///< The heartbeat of the sender, in `text`.
 };
 
 /// One notice, 1 KiB: small enough that MPI sends it without asking the receiver first.

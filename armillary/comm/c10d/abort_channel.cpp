@@ -87,7 +87,8 @@ bool C10dAbortChannel::record(int rank, const std::string& reason) {
 void C10dAbortChannel::raise(int rank, const std::string& reason) {
   const std::lock_guard order(order_);
   if (!record(rank, reason)) return;
-  send_to_all(Notice::failure(rank, reason));
+  const std::lock_guard lock(mutex_);
+  send(Notice::failure(rank, reason), peers());
 }
 
 bool C10dAbortChannel::wait_raised(std::chrono::milliseconds time) {
@@ -124,12 +125,11 @@ std::vector<const C10dAbortChannel::GlooNotice*> C10dAbortChannel::sent() {
   return all;
 }
 
-void C10dAbortChannel::send_to_all(const Notice& notice) {
-  std::vector<int> peers(control_->getSize());
-  std::iota(peers.begin(), peers.end(), 0);
-  std::erase(peers, control_->getRank());
-  const std::lock_guard lock(mutex_);
-  send(notice, peers);
+std::vector<int> C10dAbortChannel::peers() const {
+  std::vector<int> ranks(control_->getSize());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  std::erase(ranks, control_->getRank());
+  return ranks;
 }
 
 void C10dAbortChannel::send(const Notice& notice, const std::vector<int>& peers) {
@@ -185,12 +185,13 @@ void C10dAbortChannel::take(const Notice& notice, int peer) {
   switch (notice.kind) {
     case NoticeKind::Failure:
       // Before the failure is known: who wakes of it asks whether the rank told so itself.
-      if (notice.rank == peer) {
-        const std::lock_guard lock(mutex_);
-        peers_[peer].failed = true;
-        changed_.notify_all();
-      }
-      // The rank that found it has told all others itself, so nothing is passed on.
+      if (notice.rank == peer) set_failed(peer);
+      // The rank that found it has told all others itself, so nothing is passed on but by ranks
+      // that leave: else they might be known to have left sooner than why.
+      record(notice.rank, notice.text.data());
+      break;
+    case NoticeKind::PassedOn:
+      set_failed(notice.rank);
       record(notice.rank, notice.text.data());
       break;
     case NoticeKind::Left: {
@@ -228,6 +229,12 @@ void C10dAbortChannel::take(const Notice& notice, int peer) {
   }
 }
 
+void C10dAbortChannel::set_failed(int rank) {
+  const std::lock_guard lock(mutex_);
+  peers_[rank].failed = true;
+  changed_.notify_all();
+}
+
 void C10dAbortChannel::ask(int rank) {
   {
     const std::lock_guard lock(mutex_);
@@ -261,11 +268,17 @@ void C10dAbortChannel::send_left(bool went_on) {
   const std::lock_guard order(order_);
   Notice notice{.kind = NoticeKind::Left, .rank = control_->getRank()};
   notice.text[0] = static_cast<char>(went_on);
-  {
-    const std::lock_guard lock(mutex_);
-    has_left_ = true;
+  const std::lock_guard lock(mutex_);
+  has_left_ = true;
+  // The notice of another rank may come later than this one, on a connection of its own.
+  if (raised() && failed_rank_ != control_->getRank()) {
+    Notice failure = Notice::failure(failed_rank_, text_);
+    if (peers_[failed_rank_].failed) failure.kind = NoticeKind::PassedOn;
+    std::vector<int> others = peers();
+    std::erase(others, failed_rank_);
+    send(failure, others);
   }
-  send_to_all(notice);
+  send(notice, peers());
 }
 
 void C10dAbortChannel::leave() {

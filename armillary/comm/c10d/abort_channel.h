@@ -61,6 +61,9 @@ class C10dAbortChannel {
   void ask(int rank);
   std::string name(int rank) const { return name_of(rank, processes_[rank]); }
 
+  // A rank that leaves because of another's failure passes that on: nobody knows that it left and
+  // not why.
+
   /// Tells the peers that this rank has left, and returns when all have, or one has failed.
   void leave();
   /// Tells the peers that this rank has left; the destructor waits a second at most for them to
@@ -104,9 +107,9 @@ class C10dAbortChannel {
   bool all_peers(const Condition& is_so) const;
   /// Records the failure unless there is one. Returns whether it is the first.
   bool record(int rank, const std::string& reason);
-  /// Starts to send a copy of the notice to every other rank.
-  void send_to_all(const Notice& notice);
-  /// The same to some. Requires the lock.
+  /// Every other rank.
+  std::vector<int> peers() const;
+  /// Starts to send a copy of the notice to each of these ranks. Requires the lock.
   void send(const Notice& notice, const std::vector<int>& peers);
   void send_left(bool went_on);
   /// The notices so far; those of threads that still listen may follow.
@@ -115,6 +118,8 @@ class C10dAbortChannel {
   void listen(int peer);
   void listen_to_notices(int peer);
   void take(const Notice& notice, int peer);
+  /// The rank has failed for a reason of its own, and told so.
+  void set_failed(int rank);
   /// Sends, in place of one before that was received.
   void send_single(Single& single, const Notice& notice, int peer);
 

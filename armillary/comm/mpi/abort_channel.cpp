@@ -71,6 +71,7 @@ void MpiAbortChannel::take(const Notice& notice, int from) {
       asked_[from] = false;
       answers_.emplace_back(from, heartbeat_of(notice.text));
       break;
+    case NoticeKind::PassedOn:
     case NoticeKind::Left:
     case NoticeKind::Heard:
       break;  // Another engine's.
