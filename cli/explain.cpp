@@ -79,7 +79,7 @@ std::string line_of(const Diagnosis& diagnosis, int rank) {
                   to_ms(silent_s(*flight, diagnosis.reference_ns)), recorder::place_of(*flight));
   if (flight->wait != recorder::Wait::None) {
     line += fmt::format("; waits {:.3g} s for {}", to_ms(waits_s(*flight, diagnosis)),
-                        to_string(flight->wait));
+                        recorder::wait_text(*flight));
   }
   if (flight->torn > 0) line += fmt::format("; {} half written", count_of(flight->torn, "op"));
   if (!flight->reason.empty()) line += fmt::format("\n  {}", flight->reason);
@@ -139,7 +139,7 @@ nlohmann::ordered_json json_of(const RecordedRun& run, const Diagnosis& diagnosi
           {"strategy", flight->work.strategy},
           {"activity", flight->work.activity},
           {"place", recorder::place_of(*flight)},
-          {"wait", to_string(flight->wait)},
+          {"wait", recorder::wait_text(*flight)},
           {"waits_s", waits_s(*flight, diagnosis)},
           {"waits_for", diagnosis.waits_for[rank]},
           {"torn", flight->torn},

@@ -165,13 +165,20 @@ double scale_of(const AttentionOptions& options, const plan::Problem& problem) {
   return options.scale.value_or(1.0 / std::sqrt(problem.head_dim));
 }
 
+/// Returns action(); the flight recorder, if there is one, says that the rank waits for its group.
+template <class Action>
+decltype(auto) while_waiting(const AttentionCall& call, recorder::Wait why, const Action& action) {
+  return recorder::while_waiting(call.rank->recorder(), why, action,
+                                 {.group = call.rank->recorded_group(*call.comm)});
+}
+
 /// The group's choice for `auto`: all ranks first agree that they ask for the same, then rank 0
 /// chooses, and says so on standard error. Collective.
 plan::Strategy shared_choice(const AttentionCall& call, CallKind kind, const plan::Problem& problem,
                              const AttentionOptions& options) {
   comm::Communicator& comm = *call.comm;
   tune::AutomaticChoice choice;
-  recorder::while_waiting(call.rank->recorder(), recorder::Wait::Agreement, [&] {
+  while_waiting(call, recorder::Wait::Agreement, [&] {
     const std::string words = words_of(problem, options.strategy);
     Agreement same(comm, {.call = kNames[static_cast<std::size_t>(kind)],
                           .key = proof::digest_of_text(problem, options.strategy),
@@ -235,6 +242,7 @@ runtime::ExecutionOptions AttentionCall::options_with(
   runtime::ExecutionOptions with = options;
   with.device = &rank->device();  // The present one: that of forward may be gone.
   with.recorder = rank->recorder();
+  with.recorded_group = rank->recorded_group(*comm);
   if (sinks_H) {
     const bool fp64 = programs->forward->problem.dtype == plan::Dtype::F64;
     with.sinks_H = sinks_H->detach().to(fp64 ? at::kDouble : at::kFloat);
@@ -275,19 +283,19 @@ void AttentionCall::agree() {
     constexpr double kSpinOps = 0.5;
     const double least_s = comm->shares_process() ? 50e-6 : 500e-6;
     const double spin_s = std::max(least_s, run ? kSpinOps * run->first_attend_s() : 0);
-    recorder::while_waiting(rank->recorder(), recorder::Wait::Agreement,
-                            [&] { return agreement->opens_within(spin_s); });
+    while_waiting(*this, recorder::Wait::Agreement,
+                  [&] { return agreement->opens_within(spin_s); });
     return;
   }
   wait_for_agreement();
-  recorder::while_waiting(rank->recorder(), recorder::Wait::Proof,
-                          [&] { proof::prove_together(*comm, programs->proved, proofs); });
+  while_waiting(*this, recorder::Wait::Proof,
+                [&] { proof::prove_together(*comm, programs->proved, proofs); });
   known->proved = programs->proved.programs;
   may_run = true;
 }
 
 void AttentionCall::wait_for_agreement() {
-  recorder::while_waiting(rank->recorder(), recorder::Wait::Agreement, [&] { agreement->wait(); });
+  while_waiting(*this, recorder::Wait::Agreement, [&] { agreement->wait(); });
 }
 
 at::Tensor AttentionCall::max_over_ranks(const runtime::Execution& finished) const {

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <set>
+#include <utility>
 
 #include "armillary/attention/attention.h"
 #include "armillary/attention/testing/mesh_attention.h"
@@ -89,7 +91,9 @@ TEST(AttentionOnAMesh, RunsOnTheDeviceOfTheWorldAndIsRecordedWithIt) {
 // Messages of two groups do not mix, so a rank may have a call in progress in each of them; in one
 // group they would.
 TEST(AttentionOnAMesh, CallsOfTwoGroupsMayBeInProgressAtOnce) {
+  const recorder::RunFolder folder;
   comm::run_ranks(4, [&](comm::Communicator& comm) {
+    runtime::Rank::of(comm).record_in(folder.path());
     const comm::Mesh mesh(comm, {.dp = 2, .cp = 2});
     comm::Communicator& cp = mesh.along(MeshAxis::Cp);
     comm::Communicator& dp = mesh.along(MeshAxis::Dp);
@@ -112,6 +116,16 @@ TEST(AttentionOnAMesh, CallsOfTwoGroupsMayBeInProgressAtOnce) {
       EXPECT_TRUE(first.finish(x, x, x).out_BLHE.equal(of_cp)) << "the same bits";
     }
   });
+  // Calls 1 and 2 were alone, then those of cp have the odd numbers.
+  const recorder::RecordedRun run = recorder::read_run(folder.path());
+  for (int rank = 0; rank < 4; ++rank) {
+    ASSERT_TRUE(run.flights[rank]) << rank;
+    std::set<std::pair<int, int>> ops;
+    for (const recorder::RecordedOp& op : run.flights[rank]->ops) {
+      EXPECT_TRUE(ops.emplace(op.call, op.op.index).second) << "each op of a call once";
+      if (op.is_message()) EXPECT_EQ(op.op.peer, rank ^ (op.call % 2 == 1 ? 1 : 2)) << op.call;
+    }
+  }
 }
 
 TEST(AttentionOnAMesh, ASecondCallOfOneGroupIsRefusedBesideACallOfAnother) {

@@ -35,7 +35,8 @@ RunOptions run_options(const ExecutionOptions& options) {
   return {.timeout_s = options.timeout_s,
           .device = options.device,
           .gate = options.gate,
-          .recorder = options.recorder};
+          .recorder = options.recorder,
+          .recorded_group = options.recorded_group};
 }
 
 /// Checks that the sinks fit the problem.

@@ -42,6 +42,8 @@ struct ExecutionOptions {
   Gate* gate = nullptr;
   /// Flight recorder of the rank, told of every op and wait; null: none. It must outlive the run.
   recorder::Recorder* recorder = nullptr;
+  /// Number of the ranks of the run in the recorder (Recorder::group).
+  std::uint8_t recorded_group = 0;
 };
 
 /// Runs the program of one rank, as often as wanted, one run after the other. All that Machine says

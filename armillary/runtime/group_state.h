@@ -4,6 +4,7 @@
 //   Rank --group(comm)--> GroupState --> KnownProblems: strategy, programs, proof of each problem
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -51,6 +52,8 @@ class KnownProblems {
 /// It dies with the rank's end of the group.
 struct GroupState {
   KnownProblems known;
+  /// Number of its ranks in the flight file of the rank; none until it is asked for.
+  std::optional<std::uint8_t> recorded;
   /// Whether a call is in progress. A second call would mix its messages with those of the first;
   /// messages of other groups have lanes of their own.
   bool busy = false;

@@ -51,6 +51,8 @@ struct RunOptions {
   Gate* gate = nullptr;
   /// Flight recorder of the rank, told of every op and wait; null: none. It must outlive the run.
   recorder::Recorder* recorder = nullptr;
+  /// Number of the ranks of the run in the recorder (Recorder::group).
+  std::uint8_t recorded_group = 0;
 };
 
 /// Messages and bytes that a run has moved. After finish() the bytes are those of plan::traffic.

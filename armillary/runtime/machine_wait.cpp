@@ -206,7 +206,8 @@ bool Machine::collect_done() {
 void Machine::wait_for_any() {
   using recorder::Wait;
   const auto wait = [&](Wait why, const auto& action) {
-    recorder::while_waiting(options_.recorder, why, action);
+    recorder::while_waiting(options_.recorder, why, action,
+                            {.call = recorded_.call(), .group = options_.recorded_group});
   };
   if (!running_.empty()) {
     return wait(Wait::Device, [&] { wait_for_device(running_.front().event); });

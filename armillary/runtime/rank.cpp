@@ -3,7 +3,9 @@
 #include "armillary/runtime/rank.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/proof/digest.h"
@@ -34,6 +36,18 @@ void Rank::record_in(const std::string& run_folder) {
       run_folder,
       recorder::RecordedRank{
           .world = root_.world(), .rank = root_.rank(), .program = std::string(proof::version())});
+  for (const auto& [comm, state] : groups_) state->recorded.reset();
+}
+
+std::uint8_t Rank::recorded_group(const comm::Communicator& comm) {
+  if (recorder_ == nullptr) return 0;
+  std::optional<std::uint8_t>& number = group(comm).recorded;
+  if (!number) {
+    std::vector<int> ranks(static_cast<std::size_t>(comm.world()));
+    for (int rank = 0; rank < comm.world(); ++rank) ranks[rank] = comm.root_rank(rank);
+    number = recorder_->group(ranks);
+  }
+  return *number;
 }
 
 GroupState& Rank::group(const comm::Communicator& comm) {

@@ -7,6 +7,7 @@
 //                                             '-----> GroupState      (group_state.h), one a group
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -46,6 +47,8 @@ class Rank : public comm::RankState {
   void record_in(const std::string& run_folder);
   void stop_recording() { recorder_.reset(); }  ///< Not during a run.
   recorder::Recorder* recorder() const { return recorder_.get(); }
+  /// The number of a group's ranks in its file (Recorder::group); 0 without a recorder.
+  std::uint8_t recorded_group(const comm::Communicator& comm);
 
   ExecutionPool& executions() { return executions_; }
 

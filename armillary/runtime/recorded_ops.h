@@ -23,6 +23,7 @@ class RecordedOps {
              const comm::Communicator& comm) {
     recorder_ = recorder;
     comm_ = &comm;
+    call_ = {};
     if (recorder == nullptr) return;
     if (ops_.empty()) describe(compiled);
     const std::uint8_t words = recorder->words(compiled.words());
@@ -30,19 +31,22 @@ class RecordedOps {
       for (recorder::StartedOp& op : ops_) op.words = words;
       words_ = words;
     }
-    recorder->begin_call(compiled.strategy, words, compiled.pass, look());
+    call_ = recorder->begin_call(compiled.strategy, words, compiled.pass, look());
   }
 
   void started(int op) {
     if (recorder_ == nullptr) return;
     recorder::StartedOp started = ops_[op];
     if (started.peer >= 0) started.peer = comm_->root_rank(started.peer);
-    numbers_[op] = recorder_->start(started, at_ns_ != 0 ? at_ns_ : look());
+    numbers_[op] = recorder_->start(started, call_, at_ns_ != 0 ? at_ns_ : look());
   }
   void done(int op) {
     if (recorder_ == nullptr) return;
     recorder_->done(numbers_[op], at_ns_ != 0 ? at_ns_ : look());
   }
+
+  /// The number of the run's call in the recorder; 0 without one.
+  std::int32_t call() const { return call_.number; }
 
   /// Work was done, or may have been, since the last event.
   void time_passed() { at_ns_ = 0; }
@@ -63,6 +67,7 @@ class RecordedOps {
 
   recorder::Recorder* recorder_ = nullptr;
   const comm::Communicator* comm_ = nullptr;  ///< that of the run
+  recorder::BegunCall call_;                  ///< that of the run
   std::uint8_t words_ = 0;                    ///< that of `ops_` in the recorder
   std::int64_t at_ns_ = 0;                    ///< time of the last event; 0 if it has passed
   std::vector<recorder::StartedOp> ops_;      ///< empty before the first run that is recorded

@@ -15,6 +15,12 @@ Recording::Recording(comm::Communicator& comm, const std::string& run_folder) : 
   if (comm.rank() == 0) problems_ = std::make_unique<recorder::ProblemLog>(run_folder);
 }
 
+void Recording::set_activity(recorder::Activity activity) const {
+  if (recorder_ == nullptr) return;
+  activity.group = runtime::Rank::of(comm_).recorded_group(comm_);
+  recorder_->set_activity(activity);
+}
+
 Recording::~Recording() {
   if (recorder_ != nullptr) runtime::Rank::of(comm_).stop_recording();
 }

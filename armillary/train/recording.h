@@ -31,9 +31,8 @@ class Recording {
   void begin_step(std::int64_t step) const {
     if (recorder_ != nullptr) recorder_->begin_step(step);
   }
-  void set_activity(const recorder::Activity& activity) const {
-    if (recorder_ != nullptr) recorder_->set_activity(activity);
-  }
+  /// Collective ones are those of the group that trains.
+  void set_activity(recorder::Activity activity) const;
 
   /// The calls from now on are of this problem. @throws IoError as ProblemLog.
   void begin_problem(const plan::Problem& problem, const std::string& strategy) const {

@@ -35,8 +35,8 @@ TEST(ExplainError, FilesThatAreNone) {
   std::filesystem::create_directories(folder.path("run/flight"));
   folder.write("run/flight/rank-0000.bin", "");
   expect_error({"explain", folder.path("run")},
-               HasSubstr("rank-0000.bin' has 0 bytes; a flight file of 69600 bytes is required"));
-  folder.write("run/flight/rank-0000.bin", std::string(69600, 'x'));
+               HasSubstr("rank-0000.bin' has 0 bytes; a flight file of 102368 bytes is required"));
+  folder.write("run/flight/rank-0000.bin", std::string(102368, 'x'));
   expect_error({"explain", folder.path("run")},
                HasSubstr("rank-0000.bin' is no flight file; one that `armillary train` wrote is"));
 }

@@ -13,7 +13,9 @@
 #include <thread>
 #include <vector>
 
+#include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/local.h"
+#include "armillary/comm/mesh.h"
 #include "armillary/core/error.h"
 #include "armillary/host/recorder/diagnosis.h"
 #include "armillary/host/recorder/testing/run_folder.h"
@@ -38,6 +40,7 @@ using testing::ContainsRegex;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 /// A kernel that does something first, before it attends for the first time.
 class InterruptedKernel : public kernel::Kernel {
@@ -155,6 +158,42 @@ TEST(StoppedRank, ARankThatThrowsIsTheCause) {
   EXPECT_EQ(errors[2], "the kernel broke");
   EXPECT_THAT(errors[3], AllOf(testing::StartsWith("attention: ring forward step "),
                                testing::EndsWith("on lane 1: rank 2 failed: the kernel broke")));
+}
+
+// A mesh of 2 x 2 replicas: rank 3 stops before a call of its replica. The other replica is a step
+// behind and silent, and nobody waits for it.
+TEST(StoppedRank, IsLookedForInTheGroupOfTheCall) {
+  const RunFolder folder;
+  const auto attend = [](comm::Communicator& cp) {
+    const at::Tensor x = at::ones({1, 8, 2, 4});
+    attention::sequence_parallel_attention(
+        x, x, x, cp,
+        {.mask = plan::parse_mask("causal", {16, 16}), .layout = plan::parse_layout("contiguous")});
+  };
+  const auto body = [&](comm::Communicator& comm) {
+    runtime::Rank& rank = runtime::Rank::of(comm);
+    rank.record_in(folder.path());
+    const comm::Mesh mesh(comm, {.dp = 2, .cp = 2});
+    comm::Communicator& cp = mesh.along(MeshAxis::Cp);
+    rank.recorder()->begin_step(mesh.index(MeshAxis::Dp) == 0 ? 16 : 17);
+    const auto sleep = [](int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); };
+    try {
+      if (comm.rank() == 3) sleep(1500);
+      if (comm.rank() >= 2) attend(cp);
+      while (true) {
+        comm.throw_if_failed();
+        sleep(1);
+      }
+    } catch (const CommError& error) {
+      rank.recorder()->fail(recorder::End::FailedWithPeers, error.what());
+    }
+  };
+  EXPECT_THROW(comm::run_ranks(4, body, {.timeout_s = 0.5}), CommError);
+  const Diagnosis diagnosis = diagnose(recorder::read_run(folder.path()));
+  EXPECT_EQ(diagnosis.verdict, RunVerdict::Failed);
+  EXPECT_THAT(diagnosis.waits_for, ElementsAre(IsEmpty(), IsEmpty(), ElementsAre(3), IsEmpty()));
+  EXPECT_THAT(diagnosis.causes, ElementsAre(3)) << diagnosis.cause;
+  EXPECT_THAT(diagnosis.cause, HasSubstr("; rank 2 waits for it"));
 }
 
 // Every op of the program is recorded once, with the bytes of the plan.

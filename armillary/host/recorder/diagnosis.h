@@ -3,8 +3,9 @@
 //   rank 3 waits for a message of 2 --> rank 2 computes for 4 s: the cause
 //   rank 0 waits for one of 3       --> rank 3
 //
-// A rank in Wait::Messages waits for the peers of its messages under way; one that waits for all
-// ranks (an agreement, a proof, a collective activity), for those that have not come so far.
+// A rank in Wait::Messages waits for the peers of the messages of its call under way; one that
+// waits for all ranks of a group (an agreement, a proof, a collective activity), for those of them
+// that have not come so far.
 #pragma once
 
 #include <cstdint>
@@ -59,11 +60,14 @@ std::string place_of(const Flight& flight);
 /// An op in words: `recv (op 7) of 65536 bytes from rank 2 on lane 1`.
 std::string describe(const RecordedOp& op);
 
-/// Messages under way, oldest first: started and not done.
+/// Messages under way, oldest first: started and not done. Those of the call that the rank waits
+/// in, if it waits in one.
 std::vector<RecordedOp> messages_of(const Flight& flight);
 
 /// The reason of a wait in words: `messages`, `its device`, ..; empty for Wait::None.
 std::string_view to_string(Wait wait);
+/// The same with the group: `all 2 ranks of its group to prove the plan`.
+std::string wait_text(const Flight& flight);
 /// `alive`, `stopped`, `gone`, `on another host`.
 std::string_view to_string(ProcessState state);
 

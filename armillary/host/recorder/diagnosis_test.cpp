@@ -75,6 +75,12 @@ class Runs {
     (*this)[rank].wait = why;
     (*this)[rank].wait_since_ns = static_cast<std::int64_t>(second * 1e9);
   }
+  /// Waits until these ranks have made the same call.
+  void agrees(int rank, const std::vector<int>& group, double second) {
+    (*this)[rank].groups = {group};
+    (*this)[rank].wait_group = 1;
+    waits(rank, Wait::Agreement, second);
+  }
   void sums(int rank, double second) {
     Flight& flight = (*this)[rank];
     flight.work.activity = "sum of gradients";
@@ -335,6 +341,52 @@ TEST(Diagnosis, ACollectiveWaitsForThoseThatHaveNotComeSoFar) {
   EXPECT_THAT(diagnosis.cause,
               HasSubstr("; ranks 0, 2 and 3 wait for it: rank 0 in sum of gradients "
                         "of 4096 bytes"));
+}
+
+// A mesh of 2 x 2: ranks 0 and 1 are a step behind, and silent for longer than rank 3 is.
+TEST(Diagnosis, ARankWaitsForItsGroupAlone) {
+  Runs runs(4);
+  for (const int rank : {0, 1}) {
+    runs[rank].work.step = 6;
+    runs.attends(rank, 1);
+  }
+  runs.attends(3, 7);
+  runs.agrees(2, {2, 3}, 6.5);
+  runs[2].work.call = 3;
+  runs.set_now(10);
+  const Diagnosis diagnosis = runs.diagnosis();
+  EXPECT_THAT(diagnosis.waits_for, ElementsAre(IsEmpty(), IsEmpty(), ElementsAre(3), IsEmpty()));
+  EXPECT_THAT(diagnosis.causes, ElementsAre(3));
+  EXPECT_THAT(diagnosis.cause, HasSubstr("; rank 2 waits for it"));
+}
+
+// Ranks 0 and 1 of a mesh of 2 x 2 are at the same call of two groups.
+TEST(Diagnosis, ARankThatWaitsForAnotherGroupIsNotBeside) {
+  Runs runs(4);
+  runs.agrees(0, {0, 1}, 2);
+  runs.agrees(1, {1, 3}, 2);
+  runs.attends(3, 1);
+  runs[0].work.call = runs[1].work.call = 3;
+  runs.set_now(5);
+  const Diagnosis diagnosis = runs.diagnosis();
+  EXPECT_THAT(diagnosis.waits_for,
+              ElementsAre(ElementsAre(1), ElementsAre(3), IsEmpty(), IsEmpty()));
+  EXPECT_THAT(diagnosis.causes, ElementsAre(3));
+}
+
+// The message of the other call in progress is not waited for.
+TEST(Diagnosis, ARankWaitsForTheMessagesOfOneCall) {
+  Runs runs(3);
+  runs.receives(0, 1, 1);
+  runs[0].work.call = 3;
+  runs.receives(0, 2, 1);
+  runs[0].wait_call = 3;
+  runs.attends(1, 1);
+  runs.attends(2, 1);
+  runs.set_now(5);
+  const Diagnosis diagnosis = runs.diagnosis();
+  EXPECT_THAT(diagnosis.waits_for, ElementsAre(ElementsAre(2), IsEmpty(), IsEmpty()));
+  EXPECT_THAT(diagnosis.causes, ElementsAre(2));
 }
 
 TEST(Diagnosis, ACollectiveInWhichAllRanksAre) {

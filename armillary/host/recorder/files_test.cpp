@@ -154,19 +154,19 @@ TEST_F(DamagedFile, APipeIsNotWaitedFor) {
 
 TEST_F(DamagedFile, OfAnotherVersion) {
   write_at(offsetof(Identity, format_version), "\x02");
-  EXPECT_THAT(error(), HasSubstr("has format version 2; 4 is required, that of this program"));
+  EXPECT_THAT(error(), HasSubstr("has format version 2; 5 is required, that of this program"));
 }
 
 TEST_F(DamagedFile, OfAnotherProgram) {
   write_at(0, "PK");
   EXPECT_THAT(error(), HasSubstr("is no flight file; one that `armillary train` wrote is"));
   std::filesystem::resize_file(path(), 0);
-  EXPECT_THAT(error(), HasSubstr("has 0 bytes; a flight file of 69600 bytes is required"));
+  EXPECT_THAT(error(), HasSubstr("has 0 bytes; a flight file of 102368 bytes is required"));
 }
 
 TEST_F(DamagedFile, Truncated) {
-  std::filesystem::resize_file(path(), 69599);
-  EXPECT_THAT(error(), HasSubstr("has 69599 bytes; a flight file of 69600 bytes is required"));
+  std::filesystem::resize_file(path(), 102367);
+  EXPECT_THAT(error(), HasSubstr("has 102367 bytes; a flight file of 102368 bytes is required"));
 }
 
 TEST_F(DamagedFile, AnOpThatWasHalfWrittenIsLeftOut) {

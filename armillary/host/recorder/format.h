@@ -3,10 +3,12 @@
 //
 //   byte 0      Identity    written once; its first word last
 //        256    wait        one word: whether the rank waits, for what, and since when
+//        264    its detail  one word: the call or group of the wait
 //        320    EndingRecord once; its first word last
 //        1024   Status[kStatusesKept]    status n is at n modulo kStatusesKept
 //        3584   Record[kOpsKept]         op n is record n modulo kOpsKept
 //        67584  VocabularyNames[kWordsKept] words w are at w; each is written once
+//        69600  GroupRanks[kGroupsKept]     group g, from 1, is at g - 1; each is written once
 //
 // Rule of all words. A writer may stop for ever between any two stores. So every word of 8 bytes is
 // stored with release and read with acquire order: a reader that sees a store sees all stores
@@ -24,13 +26,14 @@
 
 #include "armillary/host/recorder/recorder.h"
 #include "armillary/plan/plan.h"
+#include "armillary/plan/problem.h"
 #include "armillary/plan/program/vocabulary.h"
 
 namespace armillary::recorder {
 
 inline constexpr std::uint64_t kMagic = 0x544847494c465241;  ///< "ARFLIGHT"
 /// Raised with every change of the format; readers refuse other versions.
-inline constexpr std::uint32_t kFormatVersion = 4;
+inline constexpr std::uint32_t kFormatVersion = 5;
 
 /// The unit of all stores: a CPU never shows half of an aligned one.
 using Word = std::uint64_t;
@@ -64,22 +67,15 @@ struct Identity {
 /// Enough for the statuses that a late rank still writes before it hears of a failure.
 inline constexpr int kStatusesKept = 16;
 
-/// The call that began last. A word, so that an op copies it in one piece.
-struct CallNumber {
-  std::int32_t number = 0;  ///< In the step, from 1.
-  std::uint16_t words = 0;  ///< Its vocabulary: index of a VocabularyNames.
-  std::uint16_t pass = 0;   ///< Index into VocabularyNames::passes.
-};
-
 /// Work of the rank outside of single ops, from `time_ns` on. Earlier ones are kept because a rank
 /// that comes too late still goes on for some statuses before it hears that the group has failed.
 struct Status {
   Word stamp = 0;
   std::int64_t time_ns = 0;
-  std::int64_t step = 0;
-  CallNumber call{};
+  BegunCall call{};                  ///< The one that began last; without a number in a new step.
   std::int32_t activity_number = 0;  ///< In the step, from 1.
-  std::int32_t collective = 0;       ///< Activity::collective
+  std::int16_t collective = 0;       ///< Activity::collective
+  std::uint16_t group = 0;           ///< Activity::group
   /// Start of the activity; a call in it moves only `time_ns`.
   std::int64_t activity_since_ns = 0;
   std::int64_t activity_bytes = 0;
@@ -115,8 +111,7 @@ struct Record {
   std::uint64_t stamp = 0;
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;  ///< Stored before the stamp becomes Done; not read before.
-  std::int64_t step = 0;
-  CallNumber call{};
+  BegunCall call{};
   StartedOp op{};
 };
 static_assert(sizeof(Record) == 64);
@@ -128,6 +123,12 @@ struct VocabularyNames {
   std::array<Text<24>, plan::kMostPasses> passes{};
 };
 
+/// The ranks of a group, a bit for each rank of the run; none are set if there is no such group.
+struct GroupRanks {
+  std::array<Word, plan::kMaxWorld / 64> bits{};
+  bool operator==(const GroupRanks&) const = default;
+};
+
 // Places in the file, in words.
 
 inline constexpr std::size_t kWordBytes = sizeof(Word);
@@ -135,17 +136,23 @@ template <class T>
 inline constexpr std::size_t kWordsOf = sizeof(T) / kWordBytes;
 /// Each part begins behind the one before it; the assertion below holds that.
 inline constexpr std::size_t kWaitAt = 256 / kWordBytes;
+inline constexpr std::size_t kWaitDetailAt = kWaitAt + 1;
 inline constexpr std::size_t kEndingAt = 320 / kWordBytes;
 inline constexpr std::size_t kStatusesAt = 1024 / kWordBytes;
 inline constexpr std::size_t kRecordsAt = 3584 / kWordBytes;
 inline constexpr std::size_t kNamesAt = kRecordsAt + kOpsKept * kWordsOf<Record>;
-inline constexpr std::size_t kFileWords = kNamesAt + kWordsKept * kWordsOf<VocabularyNames>;
-static_assert(kWordsOf<Identity> <= kWaitAt && kEndingAt + kWordsOf<EndingRecord> <= kStatusesAt &&
+inline constexpr std::size_t kGroupsAt = kNamesAt + kWordsKept * kWordsOf<VocabularyNames>;
+inline constexpr std::size_t kFileWords = kGroupsAt + kGroupsKept * kWordsOf<GroupRanks>;
+static_assert(kWordsOf<Identity> <= kWaitAt && kWaitDetailAt < kEndingAt &&
+              kEndingAt + kWordsOf<EndingRecord> <= kStatusesAt &&
               kStatusesAt + kStatusesKept * kWordsOf<Status> <= kRecordsAt);
 
 /// The wait word: when the wait began (monotonic ns) times 8, plus the Wait; 0 if there is none.
 // One word and not a structure, so that a wait costs one store and is never half written.
 inline constexpr int kWaitBits = 3;
+/// The detail of a wait: the call times 2^8, plus the group. It changes only while the wait word is
+/// 0, so a reader takes it between two equal reads of that.
+inline constexpr int kGroupBits = 8;
 
 /// Publishes all stores before it.
 inline void store(Word& word, Word value) {

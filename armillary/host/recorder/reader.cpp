@@ -8,6 +8,7 @@
 #include <chrono>
 #include <filesystem>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -64,6 +65,7 @@ class FlightReader {
     read_wait();
     read_ending();
     for (int i = 0; i < kOpsKept; ++i) read_record(kRecordsAt + i * kWordsOf<Record>);
+    read_groups();
     std::ranges::sort(flight_.ops, {}, &RecordedOp::number);
     return std::move(flight_);
   }
@@ -88,7 +90,7 @@ class FlightReader {
   }
 
   /// The name of the pass of a call; empty before the first one.
-  std::string pass_of(const CallNumber& call, std::size_t word) const {
+  std::string pass_of(const BegunCall& call, std::size_t word) const {
     if (call.number == 0) return "";
     if (call.words >= kWordsKept || call.pass >= plan::kMostPasses) damaged(word);
     std::string name = text_of(names_of(call.words).passes[call.pass]);
@@ -131,7 +133,7 @@ class FlightReader {
       if (!status || state_of(status->stamp) == RecordState::Unused) continue;
       works.push_back({status->stamp,
                        {.since_ns = time_of(status->time_ns, at),
-                        .step = status->step,
+                        .step = status->call.step,
                         .call = status->call.number,
                         .pass = pass_of(status->call, at),
                         .strategy = text_of(status->strategy),
@@ -139,6 +141,7 @@ class FlightReader {
                         .activity_number = status->activity_number,
                         .activity_bytes = status->activity_bytes,
                         .collective = status->collective != 0,
+                        .group = group_of(status->group, at),
                         .activity_since_ns = time_of(status->activity_since_ns, at)}});
     }
     if (works.empty()) damaged(kStatusesAt);  // one is written before the magic
@@ -148,11 +151,44 @@ class FlightReader {
     flight_.earlier_work.pop_back();
   }
 
-  /// One word, so it is never half written.
+  /// One word, so it is never half written, and its detail, which stands as long as that.
   void read_wait() {
-    const Word word = load(words()[kWaitAt]);
+    Word word = 0;
+    Word detail = 0;
+    for (int i = 0; i < kTries; ++i) {
+      word = load(words()[kWaitAt]);
+      detail = load(words()[kWaitDetailAt]);
+      if (load(words()[kWaitAt]) == word) break;
+    }
     flight_.wait = checked(word % (1U << kWaitBits), Wait::Proof, kWaitAt);
     flight_.wait_since_ns = time_of(static_cast<std::int64_t>(word >> kWaitBits), kWaitAt);
+    if (flight_.wait == Wait::None) return;
+    if (detail >> kGroupBits > std::numeric_limits<std::int32_t>::max()) damaged(kWaitDetailAt);
+    flight_.wait_call = static_cast<int>(detail >> kGroupBits);
+    flight_.wait_group = group_of(detail % (1U << kGroupBits), kWaitDetailAt);
+  }
+
+  /// The number of a group that the file has.
+  int group_of(std::uint64_t group, std::size_t word) const {
+    if (group > kGroupsKept) damaged(word);
+    if (group > 0 && ranks_of(static_cast<int>(group)).empty()) damaged(word);
+    return static_cast<int>(group);
+  }
+
+  /// The ranks of a group, which are stored before its number is used; none if it was never made.
+  std::vector<int> ranks_of(int group) const {
+    const auto ranks =
+        load_words<GroupRanks>(words() + kGroupsAt + (group - 1) * kWordsOf<GroupRanks>);
+    std::vector<int> numbers;
+    for (int rank = 0; rank < flight_.world; ++rank) {
+      if (ranks.bits[rank / 64] >> rank % 64 & 1U) numbers.push_back(rank);
+    }
+    return numbers;
+  }
+
+  /// Last: a group that something read before it names is there.
+  void read_groups() {
+    for (int group = 1; group <= kGroupsKept; ++group) flight_.groups.push_back(ranks_of(group));
   }
 
   /// The kind was stored last: with a kind, the rest is there.
@@ -175,7 +211,7 @@ class FlightReader {
                            .done = done,
                            .start_ns = time_of(record->start_ns, at),
                            .end_ns = done ? time_of(record->end_ns, at) : 0,
-                           .step = record->step,
+                           .step = record->call.step,
                            .call = record->call.number,
                            .pass = pass_of(record->call, at),
                            .op = record->op,
@@ -241,6 +277,8 @@ void Flight::rewind_to(std::int64_t monotonic_ns) {
   if (wait_since_ns <= monotonic_ns) return;
   wait = Wait::None;
   wait_since_ns = 0;
+  wait_call = 0;
+  wait_group = 0;
 }
 
 Flight read_flight(const std::string& path) {

@@ -50,8 +50,9 @@ struct RecordedWork {
   std::string activity;
   int activity_number = 0;  ///< In the step, from 1.
   std::int64_t activity_bytes = 0;
-  /// The activity ends when all ranks have come to it.
+  /// The activity ends when all ranks of the group have come to it.
   bool collective = false;
+  int group = 0;  ///< Of Flight::ranks_of().
   /// Not `since_ns`: a call may have begun in the activity.
   std::int64_t activity_since_ns = 0;
 };
@@ -78,6 +79,8 @@ struct Flight {
   // Waits and the end. A rank that failed in a wait still waits.
 
   Wait wait = Wait::None;
+  int wait_call = 0;               ///< Messages: those of this call; 0: all.
+  int wait_group = 0;              ///< Agreement, Proof: a group of ranks_of().
   std::int64_t wait_since_ns = 0;  ///< 0 if the rank does not wait.
   End end = End::Running;
   std::int64_t end_ns = 0;  ///< 0 if there is no end.
@@ -85,9 +88,15 @@ struct Flight {
 
   /// Ops that are done and ops under way; several lanes have ops under way at the same time.
   std::vector<RecordedOp> ops;  ///< The last 1,000 at most, by number.
+  /// Ranks of the groups that the rank has named, ascending: those of group g are at g - 1.
+  std::vector<std::vector<int>> groups;
   /// A number above 0 shows a process that was killed, or a file that changed all the time.
   int torn = 0;  ///< Ops that were half written and are left out.
 
+  /// The ranks of a group; null for all ranks of the run, which is group 0.
+  const std::vector<int>* ranks_of(int group) const {
+    return group == 0 ? nullptr : &groups[group - 1];
+  }
   /// Nanoseconds since 1970 of a time of this host. The clocks are compared when the file is made.
   std::int64_t wall_ns(std::int64_t monotonic_ns) const {
     return base_wall_ns + (monotonic_ns - base_monotonic_ns);

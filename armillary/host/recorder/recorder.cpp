@@ -106,6 +106,8 @@ struct Recorder::Mapping {
   std::uint64_t statuses = 0;  ///< Number of the next one.
   bool has_begun = false;
   std::vector<const plan::Vocabulary*> words_kept = {};
+  int world = 0;
+  std::vector<GroupRanks> groups_kept = {};
 
   explicit Mapping(const std::string& at)
       : path(at),
@@ -156,6 +158,8 @@ struct Recorder::Mapping {
 Recorder::Recorder(const std::string& run_folder, const RecordedRank& rank) {
   ARMILLARY_CHECK(rank.rank >= 0 && rank.rank < rank.world);
   mapping_ = std::make_unique<Mapping>(flight_path(run_folder, rank.rank));
+  mapping_->world = rank.world;
+  mapping_->groups_kept.reserve(kGroupsKept);
   // Two clocks at one moment: times of files from several hosts are compared by the wall clock.
   Identity identity{.file_bytes = kFileBytes,
                     .world = rank.world,
@@ -177,9 +181,8 @@ Recorder::~Recorder() = default;
 
 void Recorder::begin_step(std::int64_t step) noexcept {
   mapping_->begin();
-  mapping_->status.step = step;
   // Calls and activities are numbered from 1 in each step.
-  mapping_->status.call = {};
+  mapping_->status.call = {.step = step};
   mapping_->status.activity_number = 0;
   mapping_->publish_status(monotonic_ns());
 }
@@ -190,18 +193,21 @@ void Recorder::set_activity(const Activity& activity) noexcept {
   assign(status.activity, activity.name);
   status.activity_bytes = activity.bytes;
   status.collective = activity.collective ? 1 : 0;
+  status.group = activity.group;
   status.activity_since_ns = monotonic_ns();
   mapping_->publish_status(status.activity_since_ns);
 }
 
-void Recorder::begin_call(std::string_view strategy, std::uint8_t words, int pass,
-                          std::int64_t at_ns) noexcept {
+BegunCall Recorder::begin_call(std::string_view strategy, std::uint8_t words, int pass,
+                               std::int64_t at_ns) noexcept {
   mapping_->begin();
   Status& status = mapping_->status;
-  status.call = {
-      .number = status.call.number + 1, .words = words, .pass = static_cast<std::uint16_t>(pass)};
+  ++status.call.number;
+  status.call.words = words;
+  status.call.pass = static_cast<std::uint16_t>(pass);
   assign(status.strategy, strategy);
   mapping_->publish_status(at_ns);
+  return status.call;
 }
 
 std::uint8_t Recorder::words(const plan::Vocabulary& words) {
@@ -219,11 +225,28 @@ std::uint8_t Recorder::words(const plan::Vocabulary& words) {
   return static_cast<std::uint8_t>(number);
 }
 
-std::uint64_t Recorder::start(const StartedOp& op, std::int64_t at_ns) noexcept {
+std::uint8_t Recorder::group(std::span<const int> ranks) noexcept {
+  if (static_cast<int>(ranks.size()) == mapping_->world) return 0;
+  GroupRanks group;
+  for (const int rank : ranks) group.bits[rank / 64] |= Word{1} << rank % 64;
+  std::vector<GroupRanks>& kept = mapping_->groups_kept;
+  const auto at = std::ranges::find(kept, group) - kept.begin();
+  if (at == kGroupsKept) return 0;
+  if (at == std::ssize(kept)) {
+    store_words(mapping_->words + kGroupsAt + at * kWordsOf<GroupRanks>, group);
+    kept.push_back(group);
+  }
+  return static_cast<std::uint8_t>(at + 1);
+}
+
+std::uint64_t Recorder::start(const StartedOp& op) noexcept {
+  return start(op, mapping_->status.call, monotonic_ns());
+}
+
+std::uint64_t Recorder::start(const StartedOp& op, const BegunCall& call,
+                              std::int64_t at_ns) noexcept {
   const std::uint64_t number = next_++;
-  const Status& status = mapping_->status;
-  mapping_->publish(mapping_->record(number),
-                    Record{.start_ns = at_ns, .step = status.step, .call = status.call, .op = op},
+  mapping_->publish(mapping_->record(number), Record{.start_ns = at_ns, .call = call, .op = op},
                     number);
   return number;
 }
@@ -236,7 +259,12 @@ void Recorder::done(std::uint64_t op, std::int64_t at_ns) noexcept {
   store(words[0], stamp_of(op, RecordState::Done));
 }
 
-void Recorder::wait(Wait why) noexcept {
+void Recorder::wait(Wait why, const WaitDetail& detail) noexcept {
+  const Word word = static_cast<Word>(detail.call) << kGroupBits | detail.group;
+  if (load(mapping_->words[kWaitDetailAt]) != word) {
+    store(mapping_->words[kWaitAt], 0);
+    store(mapping_->words[kWaitDetailAt], word);
+  }
   store(mapping_->words[kWaitAt],
         static_cast<Word>(monotonic_ns()) << kWaitBits | static_cast<Word>(why));
 }

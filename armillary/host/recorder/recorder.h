@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -26,6 +27,8 @@ namespace armillary::recorder {
 
 /// Vocabularies whose words are kept; more are refused.
 inline constexpr int kWordsKept = 4;
+/// Groups of ranks that are kept; further ones are recorded as all ranks of the run.
+inline constexpr int kGroupsKept = 16;
 inline constexpr int kOpsKept = 1000;  ///< A new op takes the place of the op 1,000 before it.
 
 /// Nanoseconds of the monotonic clock, which is that of all times of a recorder.
@@ -33,6 +36,15 @@ std::int64_t monotonic_ns() noexcept;
 
 /// `<run folder>/flight/rank-0003.bin`; more digits from rank 10,000 on.
 std::string flight_path(const std::string& run_folder, int rank);
+
+/// A call, as its ops are recorded under it. Its bytes are copied into the file, so it has no
+/// padding.
+struct BegunCall {
+  std::int64_t step = 0;    ///< Training step, 0 before the first.
+  std::int32_t number = 0;  ///< In the step, from 1.
+  std::uint16_t words = 0;  ///< Recorder::words() of its vocabulary.
+  std::uint16_t pass = 0;   ///< Index into the passes of the vocabulary.
+};
 
 /// An op as it is recorded when it starts. Its bytes are copied into the file, so it has no
 /// padding.
@@ -47,13 +59,14 @@ struct StartedOp {
   std::int64_t bytes = 0;
 };
 
-/// Work outside of attention. A *collective* one goes on when all ranks have come to it; ranks are
-/// compared by the number of their activity in the step, so an activity that only some ranks have
-/// belongs at the end of a step.
+/// Work outside of attention. A *collective* one goes on when all ranks of its group have come to
+/// it; ranks are compared by the number of their activity in the step, so an activity that only
+/// some ranks have belongs at the end of a step.
 struct Activity {
   std::string_view name;  ///< Such as "optimizer"; 47 bytes are kept.
   std::int64_t bytes = 0;
   bool collective = false;
+  std::uint8_t group = 0;  ///< Recorder::group(); 0: all ranks of the run.
 };
 
 /// Reason for which a rank waits in attention.
@@ -61,8 +74,14 @@ enum class Wait : std::uint8_t {
   None,
   Messages,   ///< For one of the messages that are started and not done.
   Device,     ///< For its own device.
-  Agreement,  ///< Until all ranks have made the same call.
-  Proof,      ///< Until all ranks have proved the plan.
+  Agreement,  ///< Until all ranks of the group have made the same call.
+  Proof,      ///< Until all ranks of the group have proved the plan.
+};
+
+/// Which messages, or ranks, a wait is for.
+struct WaitDetail {
+  std::int32_t call = 0;   ///< Messages: those of the call with this number; 0: all.
+  std::uint8_t group = 0;  ///< Agreement, Proof: Recorder::group(); 0: all ranks of the run.
 };
 
 /// How a rank ended. Running also stands for a process that was killed.
@@ -103,33 +122,37 @@ class Recorder {
   /// The rank goes on to other work outside of attention. An activity lasts until the next one.
   void set_activity(const Activity& activity) noexcept;
   /// A pass of a layer begins: its number in the step, from 1, is one more than that of the call
-  /// before. `strategy` keeps 47 bytes; `pass` is an index into the passes of the vocabulary
-  /// `words`, a number that words() has returned.
-  void begin_call(std::string_view strategy, std::uint8_t words, int pass) noexcept {
-    begin_call(strategy, words, pass, monotonic_ns());
+  /// before, which may go on. `strategy` keeps 47 bytes; `pass` is an index into the passes of the
+  /// vocabulary `words`, a number that words() has returned.
+  BegunCall begin_call(std::string_view strategy, std::uint8_t words, int pass) noexcept {
+    return begin_call(strategy, words, pass, monotonic_ns());
   }
 
   /// The number of a vocabulary in the file, where its words stand from the first call on.
   /// @throws InternalError for a fifth one.
   std::uint8_t words(const plan::Vocabulary& words);
 
-  // Ops of the call that began last.
+  /// The number of a group in the file, where its ranks stand from the first call on; 0 for all
+  /// ranks of the run, and for a 17th group. `ranks` are those of the run, each once.
+  std::uint8_t group(std::span<const int> ranks) noexcept;
 
-  /// Returns the number of the op, for done().
-  std::uint64_t start(const StartedOp& op) noexcept { return start(op, monotonic_ns()); }
+  // Ops.
+
+  /// Returns the number of the op, for done(). It is one of the call that began last.
+  std::uint64_t start(const StartedOp& op) noexcept;
   /// Does nothing if another op has taken the place of this one.
   void done(std::uint64_t op) noexcept { done(op, monotonic_ns()); }
 
   /// The same, at a time of monotonic_ns(): one look at the clock serves events with nothing
   /// between them.
-  void begin_call(std::string_view strategy, std::uint8_t words, int pass,
-                  std::int64_t at_ns) noexcept;
-  std::uint64_t start(const StartedOp& op, std::int64_t at_ns) noexcept;
+  BegunCall begin_call(std::string_view strategy, std::uint8_t words, int pass,
+                       std::int64_t at_ns) noexcept;
+  std::uint64_t start(const StartedOp& op, const BegunCall& call, std::int64_t at_ns) noexcept;
   void done(std::uint64_t op, std::int64_t at_ns) noexcept;
 
-  /// The rank waits from now on, until resume(). A rank that waits for messages waits for all that
-  /// are started and not done.
-  void wait(Wait why) noexcept;
+  /// The rank waits from now on, until resume(). A rank that waits for messages waits for all of
+  /// the call that are started and not done.
+  void wait(Wait why, const WaitDetail& detail = {}) noexcept;
   void resume() noexcept;
 
   // The end. Without one of these the file says that the rank runs, or was killed.
@@ -149,9 +172,10 @@ class Recorder {
 /// Returns action(); `recorder`, if there is one, says that the rank waits meanwhile. A rank that
 /// throws out of a wait is left as one that waits: that is how its run ended.
 template <class Action>
-decltype(auto) while_waiting(Recorder* recorder, Wait why, const Action& action) {
+decltype(auto) while_waiting(Recorder* recorder, Wait why, const Action& action,
+                             const WaitDetail& detail = {}) {
   if (recorder == nullptr) return action();
-  recorder->wait(why);
+  recorder->wait(why, detail);
   struct Resume {
     Recorder* recorder;
     int exceptions = std::uncaught_exceptions();

@@ -12,10 +12,13 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "armillary/core/process_stat.h"
+#include "armillary/host/recorder/diagnosis.h"
 #include "armillary/host/recorder/reader.h"
 #include "armillary/host/recorder/testing/run_folder.h"
 
@@ -106,6 +109,52 @@ TEST(Recorder, CountsCallsAndActivitiesInAStep) {
   EXPECT_EQ(flight.work.activity_bytes, 8);
   EXPECT_TRUE(flight.work.collective);
   EXPECT_EQ(flight.wait, Wait::None);
+}
+
+// Two calls are in progress: ops and waits of the first come after the second has begun.
+TEST(Recorder, AnOpIsOneOfItsCall) {
+  const RunFolder folder;
+  Recorder recorder(folder.path(), {.world = 2});
+  const std::uint8_t words = recorder.words(plan::attention_words());
+  recorder.begin_step(3);
+  const BegunCall first = recorder.begin_call("ring", words, static_cast<int>(Pass::Forward));
+  const BegunCall second = recorder.begin_call("usp:u=2", words, static_cast<int>(Pass::Backward));
+  recorder.start({.kind = OpKind::Recv, .index = 4, .peer = 1}, second, monotonic_ns());
+  recorder.start({.kind = OpKind::Recv, .index = 5, .peer = 1}, first, monotonic_ns());
+  recorder.wait(Wait::Messages, {.call = first.number});
+  const Flight flight = read_flight(folder.file_of(0));
+  ASSERT_EQ(flight.ops.size(), 2U);
+  EXPECT_EQ(flight.ops[0].call, 2);
+  EXPECT_EQ(flight.ops[0].pass, "backward");
+  EXPECT_EQ(flight.ops[1].call, 1);
+  EXPECT_EQ(flight.ops[1].pass, "forward");
+  EXPECT_EQ(flight.ops[1].step, 3);
+  EXPECT_EQ(flight.wait_call, 1);
+  ASSERT_EQ(messages_of(flight).size(), 1U);
+  EXPECT_EQ(place_of(flight),
+            "step 3, ring forward of call 1, plan step 0, recv (op 5) of 0 bytes from rank 1 on "
+            "lane 0");
+}
+
+TEST(Recorder, KeepsTheRanksOfGroups) {
+  const RunFolder folder;
+  Recorder recorder(folder.path(), {.world = 70, .rank = 1});
+  std::vector<int> all(70);
+  std::iota(all.begin(), all.end(), 0);
+  EXPECT_EQ(recorder.group(all), 0);
+  EXPECT_EQ(recorder.group(std::vector{69, 1}), 1);
+  EXPECT_EQ(recorder.group(std::vector{0, 1}), 2);
+  EXPECT_EQ(recorder.group(std::vector{1, 69}), 1) << "the same ranks";
+  for (int other = 2; other < 16; ++other) recorder.group(std::vector{1, other});
+  EXPECT_EQ(recorder.group(std::vector{1, 16}), 0) << "as all ranks";
+  recorder.set_activity({.name = "sum", .collective = true, .group = 2});
+  recorder.wait(Wait::Proof, {.group = 1});
+  const Flight flight = read_flight(folder.file_of(1));
+  EXPECT_EQ(*flight.ranks_of(flight.wait_group), (std::vector{1, 69}));
+  EXPECT_EQ(*flight.ranks_of(flight.work.group), (std::vector{0, 1}));
+  EXPECT_EQ(wait_text(flight), "all 2 ranks of its group to prove the plan");
+  recorder.wait(Wait::Proof);
+  EXPECT_EQ(wait_text(read_flight(folder.file_of(1))), "all ranks to prove the plan");
 }
 
 TEST(Recorder, EarlierWorkIsKept) {

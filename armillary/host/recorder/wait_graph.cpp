@@ -1,9 +1,10 @@
-// Ranks that wait for all others are compared by their position: the step, the activity in it, and
-// the call. Such a rank waits for those that are behind it, or, if all have come, for the others
-// that wait beside it: they hold each other up.
+// Ranks that wait for all others of a group are compared by their position: the step, the activity
+// in it, and the call. Such a rank waits for those of the group that are behind it, or, if all have
+// come, for the others that wait beside it: they hold each other up.
 #include "armillary/host/recorder/wait_graph.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
 
 #include "armillary/host/recorder/diagnosis.h"
@@ -16,12 +17,21 @@ auto position(const Flight& flight) {
   return std::tuple(flight.work.step, flight.work.activity_number, flight.work.call);
 }
 
-/// Whether `other` waits for all ranks at the same place as `own`.
-bool is_beside(const Flight& other, const Flight& own) {
-  return waits_for_all(other) && position(other) == position(own) && other.wait == own.wait;
+/// The group that a rank waits for; null for all ranks of the run.
+const Ranks* group_of(const Flight& flight) {
+  return flight.ranks_of(flight.wait == Wait::None ? flight.work.group : flight.wait_group);
 }
 
-/// Whether a rank has yet to come to the place where `own` waits for all ranks.
+/// Whether `other` waits for a group that `own` is in, at the same place as `own`.
+bool is_beside(const Flight& other, const Flight& own) {
+  if (!waits_for_all(other) || position(other) != position(own) || other.wait != own.wait) {
+    return false;
+  }
+  const Ranks* const group = group_of(other);
+  return group == nullptr || std::ranges::binary_search(*group, own.rank);
+}
+
+/// Whether a rank has yet to come to the place where `own` waits for its group.
 bool is_behind(const std::optional<Flight>& other, const Flight& own) {
   if (!other || other->end == End::Done) return true;
   if (position(*other) != position(own)) return position(*other) < position(own);
@@ -37,11 +47,15 @@ Ranks peers_of_messages(const Flight& own) {
   return peers;
 }
 
-/// The ranks for which a rank waits that waits for all: those behind it, or else those beside it.
+/// The ranks for which a rank waits that waits for a group: those of it that are behind, or else
+/// those beside it.
 Ranks late_ranks(const RecordedRun& run, const Flight& own) {
+  Ranks all(static_cast<std::size_t>(own.world));
+  std::iota(all.begin(), all.end(), 0);
+  const Ranks* const group = group_of(own);
   Ranks behind;
   Ranks beside;
-  for (int rank = 0; rank < own.world; ++rank) {
+  for (const int rank : group == nullptr ? all : *group) {
     if (rank == own.rank) continue;
     const std::optional<Flight>& other = run.flights[rank];
     if (is_behind(other, own)) behind.push_back(rank);

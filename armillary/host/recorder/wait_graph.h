@@ -16,7 +16,7 @@ using WaitGraph = std::vector<Ranks>;
 /// The edges of a run. A rank without a file, or one that has ended well, is free.
 WaitGraph wait_graph(const RecordedRun& run);
 
-/// Whether the rank waits until all ranks have come to the same place.
+/// Whether the rank waits until all ranks of a group have come to the same place.
 bool waits_for_all(const Flight& flight);
 
 /// By rank: whether one of `targets` is reached from it. Targets reach themselves.
