@@ -12,7 +12,9 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <span>
 #include <string_view>
@@ -26,6 +28,7 @@
 #include "armillary/plan/layout.h"
 #include "armillary/runtime/or_abort.h"
 #include "armillary/train/attend_over_ranks.h"
+#include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/one_device.h"
 #include "armillary/train/same_recipe.h"
@@ -244,6 +247,14 @@ CheckRow worst_ratio_row(std::string_view name, const Errors& ours, const Errors
   return {std::string(name), worst->second, allowed(worst->first), "worst ratio: " + worst->first};
 }
 
+/// make() on every rank, whose error is thrown on all of them. Collective.
+template <class Make>
+auto made_together(comm::Communicator& comm, const Make& make) {
+  std::optional<decltype(make())> made;
+  comm::run_together(comm, [&] { made.emplace(make()); });
+  return *std::move(made);
+}
+
 /// All runs of one check on one rank.
 class ModelCheck {
  public:
@@ -252,19 +263,27 @@ class ModelCheck {
       : comm_(comm),
         make_model_(make_model),
         recipe_(recipe),
-        sequence_(checked_sequence(data, 0, {.seq_len = recipe.training.seq_len, .fields = {}})),
+        sequence_(made_together(comm,
+                                [&] {
+                                  return checked_sequence(
+                                      data, 0, {.seq_len = recipe.training.seq_len, .fields = {}});
+                                })),
         mask_(sequence_mask(recipe.parallelism.mask, sequence_.documents)),
         visible_SS_(visible_pairs(mask_)),
         start_{recipe.training.seed, init_from, recipe.model},
-        ours_(make_model(recipe), place_over_ranks(), start_),
-        comparison_(comm, names_of(ours_.store().pieces()), mine_L_) {
+        ours_(made_together(comm,
+                            [&] {
+                              return std::make_unique<Replica>(make_model(recipe),
+                                                               place_over_ranks(), start_);
+                            })),
+        comparison_(comm, names_of(ours_->store().pieces()), mine_L_) {
     comm::run_together(comm, [&] {
-      if (data.vocab_size() <= ours_.model().vocab_size()) return;
+      if (data.vocab_size() <= ours_->model().vocab_size()) return;
       fail<InvalidArgument>(
           "check: data with a vocabulary of {}; at most {}, the model's, is required",
-          data.vocab_size(), ours_.model().vocab_size());
+          data.vocab_size(), ours_->model().vocab_size());
     });
-    expect_same_parameters(comm, ours_.store().pieces());
+    expect_same_parameters(comm, ours_->store().pieces());
   }
 
   std::vector<CheckRow> rows() {
@@ -289,14 +308,15 @@ class ModelCheck {
                                       .layout = plan::parse_layout(recipe_.parallelism.layout),
                                       .strategy = recipe_.parallelism.strategy,
                                       .wire = plan::parse_wire(recipe_.parallelism.wire),
+                                      .sequence = digest_of(sequence_),
                                       .proofs = recipe_.parallelism.proofs})};
   }
 
   RunResult run_over_ranks() {
-    RunResult result = ours_.run(sequence_);
-    for (int unit = 0; unit < ours_.store().units(); ++unit) ours_.store().reduce(unit, comm_);
+    RunResult result = ours_->run(sequence_);
+    for (int unit = 0; unit < ours_->store().units(); ++unit) ours_->store().reduce(unit, comm_);
     comm::all_reduce_sum(comm_, std::span(&result.loss, 1));
-    result.gradients = ours_.gradients();
+    result.gradients = ours_->gradients();
     return result;
   }
 
@@ -335,14 +355,14 @@ class ModelCheck {
   /// The largest change of an output at a query that cannot see a token that is changed.
   CheckRow leak() {
     const std::int64_t length = mask_.q_len();
-    const std::vector<at::Tensor> before = ours_.outs(sequence_);
+    const std::vector<at::Tensor> before = ours_->outs(sequence_);
     std::vector<double> items(3);  // Change where hidden, where visible, number of hidden queries.
     for (const std::int64_t token : {length / 2, length - 1}) {
       Sequence other = sequence_;
       at::Tensor tokens_S = sequence_.fields.at(model::kTokens).clone();
       tokens_S[token] += tokens_S[token].item().toLong() > 0 ? -1 : 1;
       other.fields.set(model::kTokens, tokens_S);
-      const std::vector<double> changed = changes(before, ours_.outs(other), token);
+      const std::vector<double> changed = changes(before, ours_->outs(other), token);
       for (std::size_t i = 0; i < items.size(); ++i) items[i] = std::max(items[i], changed[i]);
     }
     items = largest(comm_, items);
@@ -400,7 +420,7 @@ class ModelCheck {
   const at::Tensor visible_SS_;
   at::Tensor mine_L_;  ///< Positions of this rank's tokens.
   const Start start_;
-  Replica ours_;
+  const std::unique_ptr<Replica> ours_;
   const Comparison comparison_;
 };
 

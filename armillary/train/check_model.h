@@ -55,8 +55,9 @@ using MakeModel = std::function<std::unique_ptr<model::Model>(const Recipe& reci
 /// training.seq_len should be some hundred.
 ///
 /// The leak probe changes the middle and the last token.
-/// @throws InvalidArgument as checked_sequence or load_parameters, if parameters differ between
-/// ranks, or if the model calls no attention; CommError as the communicator.
+/// @throws on every rank InvalidArgument as checked_sequence or load_parameters, if sequences or
+/// parameters differ between ranks, or if the model calls no attention; CommError as the
+/// communicator.
 CheckReport check_model(comm::Communicator& comm, const MakeModel& make_model, const Data& data,
                         const Recipe& recipe, const std::string& init_from = {});
 

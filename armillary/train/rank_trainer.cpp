@@ -70,8 +70,10 @@ void RankTrainer::begin_after(std::int64_t steps) {
   expect_same_parameters(comm_, store_.pieces());
   optimizer_.resume_after(steps);
   if (steps == recipe_.training.steps) return;
-  next_batch_ = read_batch(steps + 1);
-  comm::run_together(comm_, [&] { rehearse(next_batch_.front()); });
+  comm::run_together(comm_, [&] {
+    next_batch_ = read_batch(steps + 1);
+    rehearse(next_batch_.front());
+  });
 }
 
 StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& beside) {
@@ -95,6 +97,7 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
     loss += forward_backward(task, std::max<std::int64_t>(targets, 1));
   }
   loss = sum_over_ranks(loss, beside);
+  refuse_broken_batch();
 
   recording_.set_activity({.name = "optimizer"});
   // Update. Loss and norm are equal on all ranks, so all of them fail or none.
@@ -129,15 +132,22 @@ std::vector<SequenceTask> RankTrainer::read_batch(std::int64_t step) const {
     const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
     plan::Problem problem = attention_problem(recipe_, cost_.attention, mask);
     problem.world = comm_.world();
-    batch.push_back({std::move(sequence), std::move(problem)});
+    const std::uint64_t digest = digest_of(sequence);
+    batch.push_back({std::move(sequence), std::move(problem), digest});
   }
   return batch;
 }
 
 // Reads the training batch of the next step. Its plans are proved beside this step: packed
-// documents bring new masks every step.
+// documents bring new masks every step. An error is kept: this rank alone may have it, and others
+// are waiting for its tokens of this step.
 void RankTrainer::read_ahead(std::int64_t step) {
-  next_batch_ = read_batch(step);
+  try {
+    next_batch_ = read_batch(step);
+  } catch (const std::exception&) {
+    broken_ = std::current_exception();
+    return;
+  }
   for (const SequenceTask& task : next_batch_) {
     proof::prove_ahead(comm_, task.problem, strategy_, recipe_.parallelism.proofs);
   }
@@ -171,6 +181,7 @@ double RankTrainer::forward_backward(const SequenceTask& task, std::int64_t targ
                                            .layout = problem.layout,
                                            .strategy = to_string(strategy_),
                                            .wire = problem.wire,
+                                           .sequence = task.digest,
                                            .proofs = recipe_.parallelism.proofs})};
   const at::Tensor loss = model::run_units(
                               model_, [&](int unit) { return store_.use(unit); }, inputs) /
@@ -187,11 +198,19 @@ double RankTrainer::sum_over_ranks(double loss, const std::function<Beside()>& b
       {.name = "all_reduce of gradients", .bytes = store_.gradient_bytes(), .collective = true});
   for (int unit = 0; unit < store_.units(); ++unit) store_.reduce(unit, comm_);
   const Beside mine = beside();
-  std::array values{loss, mine.stops, mine.busy, peak_is_low_ ? 1.0 : 0.0};
+  std::array values{loss, mine.stops, mine.busy, peak_is_low_ ? 1.0 : 0.0, broken_ ? 1.0 : 0.0};
   comm::all_reduce_sum(comm_, std::span(values));
   beside_ = {.stops = values[1], .busy = values[2]};
   ranks_above_peak_ = values[3];
+  ranks_with_broken_ = values[4];
   return values[0];
+}
+
+void RankTrainer::refuse_broken_batch() const {
+  if (ranks_with_broken_ == 0) return;
+  comm::run_together(comm_, [&] {
+    if (broken_) std::rethrow_exception(broken_);
+  });
 }
 
 // Adds rates and memory to the metrics of a step that took so many seconds. A peak that a step was

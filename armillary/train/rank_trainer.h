@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,6 +29,7 @@ namespace armillary::train {
 struct SequenceTask {
   Sequence sequence;
   plan::Problem problem;
+  std::uint64_t digest = 0;  ///< digest_of the sequence, which ranks compare in calls of attention.
 };
 
 /// Numbers that ranks sum in each step beside the loss.
@@ -50,14 +52,14 @@ class RankTrainer {
   void load_parameters_of(const std::string& folder);
 
   /// To be called once, before the first step(), after the `steps` that were taken before.
-  /// Collective. @throws InvalidArgument as expect_same_parameters or checked_sequence, or on every
-  /// rank what the model throws for a shard without tokens.
+  /// Collective. @throws on every rank InvalidArgument as expect_same_parameters or
+  /// checked_sequence, or what the model throws for a shard without tokens.
   void begin_after(std::int64_t steps);
 
   /// Takes a step, from 1 on. `beside` is asked when its numbers are summed over the ranks, with
   /// the loss. Collective.
-  /// @throws Error on every rank if loss or norm is not finite; InvalidArgument as checked_sequence
-  /// for the sequences of the next step.
+  /// @throws on every rank Error if loss or norm is not finite; InvalidArgument as checked_sequence
+  /// for the sequences of the next step, or if ranks hold different sequences.
   StepMetrics step(std::int64_t step, const std::function<Beside()>& beside);
   /// The sums of the last step; equal on all ranks.
   const Beside& beside() const { return beside_; }
@@ -71,6 +73,8 @@ class RankTrainer {
   void rehearse(const SequenceTask& task);
   double forward_backward(const SequenceTask& task, std::int64_t targets);
   double sum_over_ranks(double loss, const std::function<Beside()>& beside);
+  /// Throws on every rank the error with which a rank has read ahead, if one has.
+  void refuse_broken_batch() const;
   StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds);
 
   comm::Communicator& comm_;
@@ -79,6 +83,8 @@ class RankTrainer {
   const Data& data_;
   std::vector<SequenceTask> batch_;       ///< The training batch of this step, or of the last one.
   std::vector<SequenceTask> next_batch_;  ///< Read ahead.
+  std::exception_ptr broken_;             ///< Why it could not be read on this rank.
+  double ranks_with_broken_ = 0;          ///< Ranks with such an error.
   model::Model& model_;
   cost::ModelCost cost_;
   plan::Strategy strategy_;

@@ -335,5 +335,40 @@ TEST(Train, DataThatDoNotFitAreRefusedBeforeTheirStep) {
   EXPECT_EQ(steps, 1);  // the batch of step 3 is read in step 2
 }
 
+/// The texts of the InvalidArgument with which each of three ranks ends, of which rank 1 has
+/// `broken` as its third sequence.
+std::vector<std::string> texts_of_ranks(const Sequence& broken) {
+  Recipe recipe = small_recipe();
+  recipe.training.seq_len = 3;
+  recipe.training.local_batch_size = 1;
+  const Sequence good = sequence_of({1, 2, 3}, {2, 3, model::kIgnoredLabel}, {3});
+  std::vector<std::string> texts(3);
+  const auto body = [&](comm::Communicator& comm) {
+    const std::unique_ptr<model::Model> model = make_model(recipe);
+    const OwnData data(4, comm.rank() == 1 ? broken : good);
+    try {
+      train(comm::Mesh(comm, {.cp = 3}), *model, data, recipe, {});
+    } catch (const InvalidArgument& error) {
+      texts[comm.rank()] = error.what();
+      throw;
+    }
+  };
+  EXPECT_THROW(comm::run_ranks(3, body, {.timeout_s = 20}), InvalidArgument);
+  return texts;
+}
+
+TEST(Train, DataThatAreBrokenOnOneRankEndAllWithItsText) {
+  EXPECT_THAT(texts_of_ranks(sequence_of({1, 2}, {2, 3}, {2})),
+              testing::Each("rank 1: data: sequence 2 has 2 tokens, 2 labels and documents of 2 "
+                            "tokens; training.seq_len 3 of each is required"));
+}
+
+TEST(Train, DataOfOneRankThatDifferEndAllWithBothTexts) {
+  EXPECT_THAT(
+      texts_of_ranks(sequence_of({1, 2, 2}, {2, 2, model::kIgnoredLabel}, {3})),
+      testing::Each(testing::ContainsRegex("attention: rank [012] was asked for sequence=#.*, rank "
+                                           "[012] for sequence=#.*; ranks hold different")));
+}
+
 }  // namespace
 }  // namespace armillary::train

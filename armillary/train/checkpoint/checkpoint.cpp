@@ -70,6 +70,10 @@ std::string hash_of(const Sequence& sequence) {
   return io::content_hash(bytes);
 }
 
+std::uint64_t digest_of(const Sequence& sequence) {
+  return std::stoull(hash_of(sequence).substr(0, 16), nullptr, 16) | 1;
+}
+
 Checkpoint::Checkpoint(std::string path) : path_(std::move(path)) {
   const std::string manifest_path = path_ + "/" + kManifestName;
   const io::MappedFile manifest("checkpoint", manifest_path);

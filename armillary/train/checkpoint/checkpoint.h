@@ -19,6 +19,8 @@ namespace armillary::train {
 
 /// Hash of a sequence: the values of its fields in their order, then its documents as int64.
 std::string hash_of(const Sequence& sequence);
+/// 64 bits of it, never 0.
+std::uint64_t digest_of(const Sequence& sequence);
 
 /// A checkpoint on the disk. It reads checkpoints of any world. Threads: any number may read.
 class Checkpoint {
