@@ -47,7 +47,8 @@ class HeldBackend : public c10d::Backend {
   }
   GlooWork recv(std::vector<at::Tensor>& tensors, int from, int tag) override {
     GlooWork work = backend_->recv(tensors, from, tag);
-    return from == held_ ? c10::make_intrusive<HeldWork>(std::move(work), gate_) : std::move(work);
+    if (from != held_) return work;
+    return c10::make_intrusive<HeldWork>(std::move(work), gate_);
   }
 
  private:
