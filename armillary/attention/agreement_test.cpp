@@ -34,6 +34,7 @@
 #include "armillary/proof/testing/changed_programs.h"
 #include "armillary/proof/together.h"
 #include "armillary/runtime/device.h"
+#include "armillary/runtime/group_state.h"
 #include "armillary/runtime/rank.h"
 #include "armillary/runtime/testing/watched_communicator.h"
 
@@ -500,29 +501,27 @@ TEST(Agreement, MasksThatDifferFarBehindAreToldApart) {
 }
 
 TEST(Agreement, EveryPassIsProvedOnce) {
-  proof::Proofs& proofs = proof::Proofs::of_this_process();
   const AttentionOptions options = causal(fresh_tokens());
-  const std::int64_t before = proofs.made();
+  const std::int64_t before = proof::Proofs::made();
   for (int group = 0; group < 2; ++group) {
     const Ends ends = ends_of([&](comm::Communicator& comm) {
       for (int layer = 0; layer < 3; ++layer) run(comm, options);
     });
     EXPECT_THAT(ends.texts, Each("no error"));
   }
-  EXPECT_EQ(proofs.made() - before, 3);
+  EXPECT_EQ(proof::Proofs::made() - before, 3);
 }
 
 TEST(Agreement, WhatWasProvedAheadIsNotProvedAgain) {
-  proof::Proofs& proofs = proof::Proofs::of_this_process();
   const AttentionOptions options = causal(fresh_tokens());
   const plan::Problem problem = problem_of(options);
-  const std::int64_t before = proofs.made();
+  const std::int64_t before = proof::Proofs::made();
   const Ends ends = ends_of([&](comm::Communicator& comm) {
-    proof::prove_ahead(comm, problem, plan::parse_strategy("ring"));
+    runtime::prove_ahead(comm, problem, plan::parse_strategy("ring"));
     run(comm, options);
   });
   EXPECT_THAT(ends.texts, Each("no error"));
-  EXPECT_EQ(proofs.made() - before, 3);
+  EXPECT_EQ(proof::Proofs::made() - before, 3);
 }
 
 TEST(Agreement, RecordedProofsNeedNoOther) {
@@ -533,10 +532,10 @@ TEST(Agreement, RecordedProofsNeedNoOther) {
   options.proofs = folder;
   const plan::Problem problem = problem_of(options);
   const std::string path = proof::save_proof(folder, problem, plan::parse_strategy("ring"));
-  const std::int64_t before = proof::Proofs::of_this_process().made();
+  const std::int64_t before = proof::Proofs::made();
   const auto ask = [&](comm::Communicator& comm) { run(comm, options); };
   EXPECT_THAT(ends_of(ask).texts, Each("no error"));
-  EXPECT_EQ(proof::Proofs::of_this_process().made(), before);
+  EXPECT_EQ(proof::Proofs::made(), before);
 
   std::ofstream(path) << "{";
   const Ends ends = ends_of(ask);

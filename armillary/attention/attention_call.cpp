@@ -1,11 +1,10 @@
 // attention_call.cpp: checks and compiles a call, and begins to agree on it.
 //
-// prepare_call describes the call as a problem, looks it up among the recent ones, and lets this
+// prepare_call describes the call as a problem, looks it up among those of the group, and lets this
 // rank check everything that it can check alone. Its verdict travels with the record of the call,
 // so one that it refuses is refused by all ranks. agree() then decides when the run may begin.
 #include "armillary/attention/attention_call.h"
 
-#include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -19,7 +18,6 @@
 #include <utility>
 
 #include "armillary/attention/shared_choice.h"
-#include "armillary/comm/collectives.h"
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/predict/tune/automatic.h"
@@ -129,10 +127,10 @@ std::shared_ptr<const runtime::CompiledAttention> programs_for(runtime::KnownPro
 }
 
 /// Checks everything that one rank can refuse alone, and fills in the call.
-void check_and_compile(AttentionCall& call, const AttentionShape& shape, CallKind kind,
-                       const AttentionOptions& options) {
+void check_and_compile(AttentionCall& call, const AttentionOptions& options) {
   const plan::Problem& problem = call.known->problem;
-  const bool returns_max = kind == CallKind::AttentionLse || kind == CallKind::Functional;
+  const AttentionShape& shape = call.shape;
+  const bool returns_max = call.kind == CallKind::AttentionLse || call.kind == CallKind::Functional;
   check_features(options, shape.heads, returns_max, call.rank->device().place());
   if (options.timeout_s && !(*options.timeout_s > 0 && *options.timeout_s <= 1e9)) {
     fail<InvalidArgument>("attention: timeout_s is {}; more than 0 and at most 1e9 s is required",
@@ -161,6 +159,10 @@ void check_and_compile(AttentionCall& call, const AttentionShape& shape, CallKin
 constexpr std::array<std::string_view, 6> kNames{"attention", "attention_lse", "keep",
                                                  "replay",    "attention",     "backward"};
 
+std::string_view name_of(CallKind kind) {
+  return kNames[static_cast<std::size_t>(kind)];
+}
+
 double scale_of(const AttentionOptions& options, const plan::Problem& problem) {
   return options.scale.value_or(1.0 / std::sqrt(problem.head_dim));
 }
@@ -174,13 +176,13 @@ decltype(auto) while_waiting(const AttentionCall& call, recorder::Wait why, cons
 
 /// The group's choice for `auto`: all ranks first agree that they ask for the same, then rank 0
 /// chooses, and says so on standard error. Collective.
-plan::Strategy shared_choice(const AttentionCall& call, CallKind kind, const plan::Problem& problem,
+plan::Strategy shared_choice(const AttentionCall& call, const plan::Problem& problem,
                              const AttentionOptions& options) {
   comm::Communicator& comm = *call.comm;
   tune::AutomaticChoice choice;
   while_waiting(call, recorder::Wait::Agreement, [&] {
     const std::string words = words_of(problem, options.strategy);
-    Agreement same(comm, {.call = kNames[static_cast<std::size_t>(kind)],
+    Agreement same(comm, {.call = name_of(call.kind),
                           .key = proof::digest_of_text(problem, options.strategy),
                           .problem = words,
                           .scale = scale_of(options, problem),
@@ -197,13 +199,30 @@ plan::Strategy shared_choice(const AttentionCall& call, CallKind kind, const pla
 
 /// The problem of a call among those that its group knows, added if it is not there. Collective in
 /// that case, if the strategy is `auto`.
-std::shared_ptr<runtime::KnownProblem> known_problem(const AttentionCall& call, CallKind kind,
+std::shared_ptr<runtime::KnownProblem> known_problem(const AttentionCall& call,
                                                      const plan::Problem& problem,
                                                      const AttentionOptions& options) {
   if (auto known = call.group->known.find(problem, options.strategy)) return known;
   std::optional<plan::Strategy> choice;
-  if (tune::is_automatic(options.strategy)) choice = shared_choice(call, kind, problem, options);
+  if (tune::is_automatic(options.strategy)) choice = shared_choice(call, problem, options);
   return call.group->known.add(new_problem(problem, options.strategy, choice));
+}
+
+/// A call of this group that knows its problem.
+std::shared_ptr<AttentionCall> new_call(CallKind kind, const AttentionShape& shape,
+                                        comm::Communicator& comm, const AttentionOptions& options) {
+  runtime::Rank& rank = runtime::Rank::of(comm);
+  runtime::GroupState& group = rank.group(comm);
+  check_no_call_in_progress(group, comm.rank());
+  auto call = std::make_shared<AttentionCall>();
+  call->kind = kind;
+  call->shape = shape;
+  call->comm = &comm;
+  call->rank = &rank;
+  call->group = &group;
+  call->proofs = options.proofs;
+  call->known = known_problem(*call, problem_of(kind, shape, comm.world(), options), options);
+  return call;
 }
 
 }  // namespace
@@ -238,39 +257,32 @@ std::shared_ptr<const runtime::CompiledProgram> AttentionCall::backward() const 
 }
 
 runtime::ExecutionOptions AttentionCall::options_with(
-    const std::optional<at::Tensor>& sinks_H) const {
+    const std::optional<at::Tensor>& sinks) const {
   runtime::ExecutionOptions with = options;
   with.device = &rank->device();  // The present one: that of forward may be gone.
   with.recorder = rank->recorder();
   with.recorded_group = rank->recorded_group(*comm);
-  if (sinks_H) {
+  if (sinks) {
     const bool fp64 = programs->forward->problem.dtype == plan::Dtype::F64;
-    with.sinks_H = sinks_H->detach().to(fp64 ? at::kDouble : at::kFloat);
+    with.sinks_H = sinks->detach().to(fp64 ? at::kDouble : at::kFloat);
   }
   return with;
 }
 
-std::vector<at::Tensor> AttentionCall::run_backward(
-    std::span<const at::Tensor> saved, const at::Tensor& dout,
-    const std::optional<at::Tensor>& sinks_H) const {
-  std::unique_ptr<runtime::Execution> run =
-      rank->executions().take(backward(), *comm, options_with(sinks_H));
-  for (std::size_t i = 0; i < std::size(kSaved); ++i) run->feed(kSaved[i], saved[i]);
-  run->feed(plan::Tensor::DOut, dout);
-  run->finish();
-  std::vector<at::Tensor> gradients{run->output(plan::Tensor::DQ), run->output(plan::Tensor::DK),
-                                    run->output(plan::Tensor::DV)};
-  gradients.push_back(sinks_H ? run->sinks_grad().to(sinks_H->scalar_type()) : at::Tensor());
-  rank->executions().give_back(std::move(run));
+std::vector<at::Tensor> AttentionCall::run_backward(std::span<const at::Tensor> saved,
+                                                    const at::Tensor& dout,
+                                                    const std::optional<at::Tensor>& sinks) const {
+  std::unique_ptr<runtime::Execution> execution =
+      rank->executions().take(backward(), *comm, options_with(sinks));
+  for (std::size_t i = 0; i < std::size(kSaved); ++i) execution->feed(kSaved[i], saved[i]);
+  execution->feed(plan::Tensor::DOut, dout);
+  execution->finish();
+  std::vector<at::Tensor> gradients{execution->output(plan::Tensor::DQ),
+                                    execution->output(plan::Tensor::DK),
+                                    execution->output(plan::Tensor::DV)};
+  gradients.push_back(sinks ? execution->sinks_grad().to(sinks->scalar_type()) : at::Tensor());
+  rank->executions().give_back(std::move(execution));
   return gradients;
-}
-
-void AttentionCall::start(const std::shared_ptr<const runtime::CompiledProgram>& program,
-                          const std::optional<at::Tensor>& sinks_H) {
-  runtime::ExecutionOptions with = options_with(sinks_H);
-  with.gate = &*agreement;
-  run = rank->executions().take(program, *comm, std::move(with));
-  group->busy = true;
 }
 
 void AttentionCall::agree() {
@@ -298,22 +310,28 @@ void AttentionCall::wait_for_agreement() {
   while_waiting(*this, recorder::Wait::Agreement, [&] { agreement->wait(); });
 }
 
-at::Tensor AttentionCall::max_over_ranks(const runtime::Execution& finished) const {
-  const at::Tensor& mine_H = finished.max_logit();
-  // A number per head: not worth the way from device to device.
-  const at::Tensor host_H = mine_H.cpu();
-  const at::Tensor all_PH = at::empty({comm->world(), host_H.size(0)}, host_H.options());
-  const auto bytes = [](const at::Tensor& x) {
-    return std::span(static_cast<std::byte*>(x.data_ptr()), x.nbytes());
-  };
-  comm::all_gather(*comm, bytes(host_H), bytes(all_PH));
-  return all_PH.amax(0).to(mine_H.device());
-}
-
 std::unique_ptr<runtime::Execution> AttentionCall::end() {
   group->busy = false;
   agreement.reset();
+  sinks_H.reset();
+  k_BLGD = v_BLGE = {};
   return std::move(run);
+}
+
+void AttentionCall::drop(const std::string& reason) {
+  if (!run) return;
+  comm->abort(reason);
+  dropped = reason;
+  end();
+}
+
+void AttentionCall::check_in_progress() const {
+  if (!dropped.empty()) fail<CommError>("attention: the call has ended: {}", dropped);
+  if (!run) fail<InvalidArgument>("attention: the call is over; begin another one");
+}
+
+AttentionCall::~AttentionCall() {
+  drop("attention: a call was dropped before it had finished");
 }
 
 void check_no_call_in_progress(const runtime::GroupState& group, int rank) {
@@ -341,22 +359,12 @@ std::shared_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape&
                                             comm::Communicator& comm,
                                             const AttentionOptions& options,
                                             const KeptAttention& kept) {
-  runtime::Rank& rank = runtime::Rank::of(comm);
-  runtime::GroupState& group = rank.group(comm);
-  check_no_call_in_progress(group, comm.rank());
-  const plan::Problem problem = problem_of(kind, shape, comm.world(), options);
-
+  auto call = new_call(kind, shape, comm, options);
   // Check and compile. An error becomes a verdict, which the other ranks are told.
-  auto call = std::make_shared<AttentionCall>();
-  call->comm = &comm;
-  call->rank = &rank;
-  call->group = &group;
-  call->proofs = options.proofs;
-  call->known = known_problem(*call, kind, problem, options);
   proof::Verdict refusal;
   try {
     if (kind == CallKind::Replay) check_kept(kept);
-    check_and_compile(*call, shape, kind, options);
+    check_and_compile(*call, options);
     call->may_run = proof::is_proved(call->known->proved, comm, call->programs->proved);
   } catch (const InvalidArgument& error) {
     refusal.raise(proof::Finding::RefusedInput, error.what());
@@ -366,10 +374,10 @@ std::shared_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape&
 
   // Tell the next rank.
   call->agreement.emplace(comm,
-                          CallRequest{.call = kNames[static_cast<std::size_t>(kind)],
+                          CallRequest{.call = name_of(kind),
                                       .key = call->known->key,
                                       .problem = call->known->words,
-                                      .scale = scale_of(options, problem),
+                                      .scale = scale_of(options, call->known->problem),
                                       .options = options},
                           refusal);
   if (refusal.finding == proof::Finding::Fine) return call;
@@ -385,16 +393,8 @@ std::shared_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape&
 std::shared_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
                                                 comm::Communicator& comm,
                                                 const AttentionOptions& options) {
-  runtime::Rank& rank = runtime::Rank::of(comm);
-  runtime::GroupState& group = rank.group(comm);
-  check_no_call_in_progress(group, comm.rank());
-  auto call = std::make_shared<AttentionCall>();
-  call->comm = &comm;
-  call->rank = &rank;
-  call->group = &group;
-  const plan::Problem problem = problem_of(CallKind::Functional, shape, comm.world(), options);
-  call->known = known_problem(*call, CallKind::Functional, problem, options);
-  check_and_compile(*call, shape, CallKind::Functional, options);
+  auto call = new_call(CallKind::Functional, shape, comm, options);
+  check_and_compile(*call, options);
   if (proof::is_proved(call->known->proved, comm, call->programs->proved)) return call;
   // The group was made after forward ran.
   call = prepare_call(CallKind::Backward, shape, comm, options, {});

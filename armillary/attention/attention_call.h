@@ -1,7 +1,6 @@
-// attention_call.h: one call of attention apart from its tensors: checked, compiled, and agreed on
-// by all ranks.
+// attention_call.h: one call of attention: checked, compiled, agreed on by all ranks, and run.
 //
-//   prepare_call --> start --> agree --> messages move (attention_in_progress.h) --> end
+//   prepare_call --> agree --> messages move (attention_in_progress.cpp) --> end
 //        '-- tells the next rank the call   '-- waits for the others, and proves new programs
 #pragma once
 
@@ -36,31 +35,51 @@ int saved_tile(const plan::RankProgram& program, plan::Tensor tensor);
 /// Which of the saved tiles are neither inputs nor outputs.
 IsOwn is_own_of(const plan::RankProgram& program);
 
-/// One call on one rank. The autograd graph of the call holds it, so backward finds here the
-/// programs and options of forward. Threads: that of the rank.
+/// K or V of a call that took it ahead of the rest.
+struct FedTensor {
+  at::Tensor value = {};  ///< Undefined before.
+  std::int64_t version = 0;
+};
+
+/// One call on one rank: the state of an AttentionInProgress. The autograd graph of the call holds
+/// it too, so backward finds here the programs and options of forward; a call that is over has no
+/// tensors. Destroyed while it runs, it aborts the group. Threads: that of the rank.
 struct AttentionCall {
-  std::shared_ptr<const runtime::CompiledAttention> programs;
+  CallKind kind = CallKind::Attention;
+  AttentionShape shape;
   comm::Communicator* comm = nullptr;
   runtime::Rank* rank = nullptr;                 ///< Device, recorder and execution pool.
   runtime::GroupState* group = nullptr;          ///< State of the rank in `comm`.
   std::shared_ptr<runtime::KnownProblem> known;  ///< The problem in that state.
-  runtime::ExecutionOptions options;        ///< Without sinks: a parameter, which the graph holds.
-  std::string proofs;                       ///< Folder of recorded proofs; empty for none.
-  std::optional<Agreement> agreement;       ///< Gate of the run; none once the call has ended.
-  bool may_run = false;                     ///< The programs are proved in this group.
-  std::unique_ptr<runtime::Execution> run;  ///< Forward or replay; null unless in progress.
+  std::shared_ptr<const runtime::CompiledAttention> programs;
+  runtime::ExecutionOptions options;   ///< Without sinks: a parameter, which the graph holds.
+  std::string proofs;                  ///< Folder of recorded proofs; empty for none.
+  std::optional<Agreement> agreement;  ///< Gate of the run; none once the call is over.
+  bool may_run = false;                ///< The programs are proved in this group.
+
+  // While it is in progress.
+  std::unique_ptr<runtime::Execution> run;  ///< Forward or replay; null before and after.
+  std::optional<at::Tensor> sinks_H;
+  FedTensor k_BLGD;
+  FedTensor v_BLGE;
+  std::string dropped;  ///< Why it ended before it had finished; empty if it did not.
+
+  AttentionCall() = default;
+  AttentionCall(const AttentionCall&) = delete;
+  AttentionCall& operator=(const AttentionCall&) = delete;
+  ~AttentionCall();
 
   /// The backward program for the kernel of the rank's present device, which may be another than
   /// that of forward.
   std::shared_ptr<const runtime::CompiledProgram> backward() const;
 
   /// Options of a run on the present device, with the sinks in the accumulator dtype.
-  runtime::ExecutionOptions options_with(const std::optional<at::Tensor>& sinks_H) const;
+  runtime::ExecutionOptions options_with(const std::optional<at::Tensor>& sinks) const;
 
   /// Runs the backward program on what forward saved, in the order of kSaved. Returns the gradients
   /// of q, k, v and the sinks, the last undefined without them. Collective. @throws as Execution.
   std::vector<at::Tensor> run_backward(std::span<const at::Tensor> saved, const at::Tensor& dout,
-                                       const std::optional<at::Tensor>& sinks_H) const;
+                                       const std::optional<at::Tensor>& sinks) const;
 
   /// Called before the first tile moves. Programs that are not proved yet: waits until all ranks
   /// agree, and proves the programs with them. Others: waits some microseconds at most; the gate
@@ -71,17 +90,15 @@ struct AttentionCall {
   /// Waits until all ranks agree. @throws as Agreement::wait.
   void wait_for_agreement();
 
-  /// Takes an execution from the pool and marks the group as busy. `program` is forward or
-  /// replay.
-  void start(const std::shared_ptr<const runtime::CompiledProgram>& program,
-             const std::optional<at::Tensor>& sinks_H);
-
-  /// The largest logits of all ranks after a finished run, [H], the same bits on each of them. A
-  /// NaN wins. Collective.
-  at::Tensor max_over_ranks(const runtime::Execution& finished) const;
-
-  /// Hands out the execution and marks the group as free for the next call.
+  /// Hands out the execution, lets go of the tensors, and marks the group as free for the next
+  /// call.
   std::unique_ptr<runtime::Execution> end();
+
+  /// Ends a call that is in progress, on all ranks, for this reason.
+  void drop(const std::string& reason);
+
+  /// @throws CommError if the call was dropped, InvalidArgument if it has finished.
+  void check_in_progress() const;
 };
 
 /// Checks the call on this rank, compiles its programs and begins to agree on it with all ranks. If

@@ -1,28 +1,46 @@
 // attention_in_progress.cpp: begin, feed and finish of a call, and its place in the autograd graph.
 //
-// State holds the call and drives its run: tensors are fed to the execution as soon as they are
-// given, in no-grad mode. The node (node.h) enters the graph only at the end of finish, with q, k
-// and v, so gradients reach those three although k and v were fed before.
+// Tensors are fed to the run of the call as soon as they are given, in no-grad mode. The node
+// (node.h) enters the graph only at the end of finish, with q, k and v, so gradients reach those
+// three although k and v were fed before.
 #include "armillary/attention/attention_in_progress.h"
 
 #include <ATen/FuncTorchTLS.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "armillary/attention/attention_call.h"
 #include "armillary/attention/node.h"
+#include "armillary/comm/collectives.h"
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/or_abort.h"
 
 namespace armillary::attention {
 namespace {
+
+/// The largest logits of all ranks after a finished run, [H], the same bits on each of them. A NaN
+/// wins. Collective.
+at::Tensor max_over_ranks(comm::Communicator& comm, const runtime::Execution& finished) {
+  const at::Tensor& mine_H = finished.max_logit();
+  // A number per head: not worth the way from device to device.
+  const at::Tensor host_H = mine_H.cpu();
+  const at::Tensor all_PH = at::empty({comm.world(), host_H.size(0)}, host_H.options());
+  const auto bytes = [](const at::Tensor& x) {
+    return std::span(static_cast<std::byte*>(x.data_ptr()), x.nbytes());
+  };
+  comm::all_gather(comm, bytes(host_H), bytes(all_PH));
+  return all_PH.amax(0).to(mine_H.device());
+}
 
 /// Feeds q, the last input, runs the call to its end and takes the execution out of it.
 std::unique_ptr<runtime::Execution> finished_run(AttentionCall& call, const at::Tensor& q_BLHD) {
@@ -37,7 +55,7 @@ Tensors results_of(const AttentionCall& call, const runtime::Execution& run) {
   if (call.programs->forward->problem.return_lse) {
     results.push_back(run.output(plan::Tensor::Lse));
   }
-  if (call.options.max_logit) results.push_back(call.max_over_ranks(run));
+  if (call.options.max_logit) results.push_back(max_over_ranks(*call.comm, run));
   return results;
 }
 
@@ -86,6 +104,125 @@ bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
          a.strides() == b.strides();
 }
 
+/// The number of writes to a tensor, where they are counted.
+std::int64_t version_of(const at::Tensor& tensor) {
+  return tensor.is_inference() ? 0 : tensor._version();
+}
+
+void feed(AttentionCall& call, plan::Tensor tensor, const at::Tensor& value) {
+  const at::Device place = call.rank->device().place();
+  if (value.device() != place) {
+    fail<InvalidArgument>("attention: {} is on {}; {} is required, where the group computes",
+                          to_string(tensor), value.device().str(), place.str());
+  }
+  const at::NoGradGuard no_grad;
+  call.run->feed(tensor, value);
+}
+
+/// Feeds k or v before the other inputs. Waits for the agreement: messages cannot leave before it,
+/// and the caller comes back only after its next projection.
+void feed_ahead(AttentionCall& call, plan::Tensor tensor, const at::Tensor& value, FedTensor& fed) {
+  call.agree();
+  call.wait_for_agreement();
+  feed(call, tensor, value.detach());
+  fed = {.value = value, .version = version_of(value)};
+}
+
+/// Takes an execution for forward or replay, and marks the group as busy. A replay is fed the kept
+/// output at once.
+void start(AttentionCall& call, const AttentionOptions& options, const KeptAttention& kept) {
+  const bool replays = call.kind == CallKind::Replay;
+  const at::NoGradGuard no_grad;
+  if (options.sinks_H.defined()) call.sinks_H = options.sinks_H;
+  runtime::ExecutionOptions with = call.options_with(call.sinks_H);
+  with.gate = &*call.agreement;
+  const auto& program = replays ? call.programs->replay : call.programs->forward;
+  call.run = call.rank->executions().take(program, *call.comm, std::move(with));
+  call.group->busy = true;
+  if (!replays) return;
+  call.agree();
+  // Detached: the fed tensor may become the output, whose graph will hold `kept`; a graph that
+  // holds its own output would never be freed.
+  call.run->feed(plan::Tensor::Out, kept.out.detach());
+  call.run->feed(plan::Tensor::Lse, kept.lse.detach());
+}
+
+/// Refuses k or v other than fed, or written to since, and shapes other than begun.
+void check_began_with(const AttentionCall& call, const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
+                      const at::Tensor& v_BLGE) {
+  for (const auto& [name, fed, given] :
+       {std::tuple("k", &call.k_BLGD, &k_BLGD), std::tuple("v", &call.v_BLGE, &v_BLGE)}) {
+    if (!fed->value.defined()) continue;
+    if (!is_same_memory(fed->value, *given)) {
+      fail<InvalidArgument>(
+          "attention: finish is given another {} than was fed; the same memory is required", name);
+    }
+    if (version_of(fed->value) != fed->version) {
+      fail<InvalidArgument>(
+          "attention: finish: {} was written to after it was fed; what was fed is required", name);
+    }
+  }
+  const AttentionShape& shape = call.shape;
+  if (attention_shape_of(q_BLHD, k_BLGD, v_BLGE) != shape) {
+    fail<InvalidArgument>("attention: finish is given q {} [{}]; {} [{}, {}, {}, {}] was begun",
+                          at::toString(q_BLHD.scalar_type()), fmt::join(q_BLHD.sizes(), ", "),
+                          at::toString(shape.dtype), shape.batch, shape.q_tokens, shape.heads,
+                          shape.head_dim);
+  }
+}
+
+AttentionResults named(const AttentionCall& call, const Tensors& results) {
+  return {.out_BLHE = results[0],
+          .lse_BLH = call.kind == CallKind::AttentionLse ? results[1] : at::Tensor(),
+          .max_logit_H = call.options.max_logit ? results.back() : at::Tensor()};
+}
+
+/// The end of a call whose results have no gradient.
+AttentionResults finished_without_node(AttentionCall& call, const at::Tensor& q_BLHD) {
+  const at::NoGradGuard no_grad;
+  std::unique_ptr<runtime::Execution> run = finished_run(call, q_BLHD);
+  AttentionResults results = named(call, results_of(call, *run));
+  if (call.kind == CallKind::Keep) {
+    results.kept = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)};
+  }
+  if (call.kind == CallKind::Functional) {
+    const auto saved = [&](plan::Tensor tensor) { return run->saved(tensor); };
+    results.saved = {.q = saved(plan::Tensor::Q),
+                     .k = saved(plan::Tensor::K),
+                     .v = saved(plan::Tensor::V),
+                     .out = saved(plan::Tensor::Out),
+                     .lse = saved(plan::Tensor::Lse)};
+    results.is_own = is_own_of(call.programs->forward->program);
+  }
+  call.rank->executions().give_back(std::move(run));
+  return results;
+}
+
+/// Feeds the inputs that were not fed. Q is fed last, inside the node if there is one.
+AttentionResults finished(const std::shared_ptr<AttentionCall>& call, const at::Tensor& q_BLHD,
+                          const at::Tensor& k_BLGD, const at::Tensor& v_BLGE) {
+  check_began_with(*call, q_BLHD, k_BLGD, v_BLGE);
+  call->agree();
+  if (!call->k_BLGD.value.defined()) feed(*call, plan::Tensor::K, k_BLGD);
+  if (!call->v_BLGE.value.defined()) feed(*call, plan::Tensor::V, v_BLGE);
+  const at::Tensor qkv[] = {q_BLHD, k_BLGD, v_BLGE};
+  const std::optional<at::Tensor> sinks_H = call->sinks_H;  // The call lets go of it.
+  const bool has_node = call->kind != CallKind::Keep && call->kind != CallKind::Functional;
+  if (!has_node || !needs_node(qkv, sinks_H)) return finished_without_node(*call, q_BLHD);
+  return named(*call, in_graph(qkv, sinks_H, [&] { return outcome_of(call, q_BLHD, sinks_H); }));
+}
+
+/// Returns action(), which aborts the group if it throws; but if the call was dropped, for then the
+/// group may be gone.
+template <class Action>
+decltype(auto) while_in_progress(AttentionCall& call, const Action& action) {
+  if (!call.dropped.empty()) call.check_in_progress();
+  return runtime::or_abort(*call.comm, [&] {
+    call.check_in_progress();
+    return action();
+  });
+}
+
 }  // namespace
 
 AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
@@ -123,128 +260,8 @@ AttentionShape attention_shape_of(const at::Tensor& q_BLHD, const at::Tensor& k_
           .dtype = q_BLHD.scalar_type()};
 }
 
-/// The call and the tensors fed so far. Destroyed while the run is in progress, it aborts the
-/// group.
-struct AttentionInProgress::State {
-  CallKind kind;
-  AttentionShape shape;
-  std::shared_ptr<AttentionCall> call;
-  std::optional<at::Tensor> sinks_H;
-  at::Tensor k_BLGD = {};  ///< As it was fed, without its graph; undefined before.
-  at::Tensor v_BLGE = {};
-
-  State(CallKind kind, const AttentionShape& shape, comm::Communicator& comm,
-        const AttentionOptions& options, const KeptAttention& kept)
-      : kind(kind), shape(shape), call(prepare_call(kind, shape, comm, options, kept)) {
-    if (options.sinks_H.defined()) sinks_H = options.sinks_H;
-  }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() {
-    if (!call->run) return;
-    call->comm->abort("attention: a call was dropped before it had finished");
-    call->end();
-  }
-
-  /// Takes an execution for forward or replay. A replay is fed the kept output at once.
-  void start(const KeptAttention& kept) {
-    const bool replays = kind == CallKind::Replay;
-    const at::NoGradGuard no_grad;
-    call->start(replays ? call->programs->replay : call->programs->forward, sinks_H);
-    if (!replays) return;
-    call->agree();
-    // Detached: the fed tensor may become the output, whose graph will hold `kept`; a graph that
-    // holds its own output would never be freed.
-    call->run->feed(plan::Tensor::Out, kept.out.detach());
-    call->run->feed(plan::Tensor::Lse, kept.lse.detach());
-  }
-
-  /// Feeds k or v before the other inputs. Waits for the agreement: messages cannot leave before
-  /// it, and the caller comes back only after its next projection.
-  void feed_ahead(plan::Tensor tensor, const at::Tensor& value, at::Tensor& fed) {
-    check_runs();
-    call->agree();
-    call->wait_for_agreement();
-    fed = value.detach();
-    feed(tensor, fed);
-  }
-
-  void feed(plan::Tensor tensor, const at::Tensor& value) {
-    const at::Device place = call->rank->device().place();
-    if (value.device() != place) {
-      fail<InvalidArgument>("attention: {} is on {}; {} is required, where the group computes",
-                            to_string(tensor), value.device().str(), place.str());
-    }
-    const at::NoGradGuard no_grad;
-    call->run->feed(tensor, value);
-  }
-
-  /// Feeds the inputs that were not fed. Q is fed last, inside the node or by finish_without_node.
-  AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                          const at::Tensor& v_BLGE) {
-    check_runs();
-    check_began_with(q_BLHD, k_BLGD, v_BLGE);
-    call->agree();
-    if (!this->k_BLGD.defined()) feed(plan::Tensor::K, k_BLGD);
-    if (!this->v_BLGE.defined()) feed(plan::Tensor::V, v_BLGE);
-    const at::Tensor qkv[] = {q_BLHD, k_BLGD, v_BLGE};
-    const bool has_node = kind != CallKind::Keep && kind != CallKind::Functional;
-    if (!has_node || !needs_node(qkv, sinks_H)) return finish_without_node(q_BLHD);
-    return named(in_graph(qkv, sinks_H, [&] { return outcome_of(call, q_BLHD, sinks_H); }));
-  }
-
-  /// The end of a call whose results have no gradient.
-  AttentionResults finish_without_node(const at::Tensor& q_BLHD) const {
-    const at::NoGradGuard no_grad;
-    std::unique_ptr<runtime::Execution> run = finished_run(*call, q_BLHD);
-    AttentionResults results = named(results_of(*call, *run));
-    if (kind == CallKind::Keep) {
-      results.kept = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)};
-    }
-    if (kind == CallKind::Functional) {
-      const auto saved = [&](plan::Tensor tensor) { return run->saved(tensor); };
-      results.saved = {.q = saved(plan::Tensor::Q),
-                       .k = saved(plan::Tensor::K),
-                       .v = saved(plan::Tensor::V),
-                       .out = saved(plan::Tensor::Out),
-                       .lse = saved(plan::Tensor::Lse)};
-      results.is_own = is_own_of(call->programs->forward->program);
-    }
-    call->rank->executions().give_back(std::move(run));
-    return results;
-  }
-
-  AttentionResults named(const Tensors& results) const {
-    return {.out_BLHE = results[0],
-            .lse_BLH = kind == CallKind::AttentionLse ? results[1] : at::Tensor(),
-            .max_logit_H = call->options.max_logit ? results.back() : at::Tensor()};
-  }
-
-  void check_runs() const {
-    if (!call->run) fail<InvalidArgument>("attention: the call is over; begin another one");
-  }
-
-  /// Refuses k or v other than fed, and shapes other than begun.
-  void check_began_with(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                        const at::Tensor& v_BLGE) const {
-    for (const auto& [name, fed, given] :
-         {std::tuple("k", &this->k_BLGD, &k_BLGD), std::tuple("v", &this->v_BLGE, &v_BLGE)}) {
-      if (!fed->defined() || is_same_memory(*fed, *given)) continue;
-      fail<InvalidArgument>(
-          "attention: finish is given another {} than was fed; the same memory "
-          "is required",
-          name);
-    }
-    if (attention_shape_of(q_BLHD, k_BLGD, v_BLGE) != shape) {
-      fail<InvalidArgument>("attention: finish is given q {} [{}]; {} [{}, {}, {}, {}] was begun",
-                            at::toString(q_BLHD.scalar_type()), fmt::join(q_BLHD.sizes(), ", "),
-                            at::toString(shape.dtype), shape.batch, shape.q_tokens, shape.heads,
-                            shape.head_dim);
-    }
-  }
-};
-
-AttentionInProgress::AttentionInProgress(std::unique_ptr<State> state) : state_(std::move(state)) {}
+AttentionInProgress::AttentionInProgress(std::shared_ptr<AttentionCall> call)
+    : call_(std::move(call)) {}
 AttentionInProgress::AttentionInProgress(AttentionInProgress&& other) noexcept = default;
 AttentionInProgress::~AttentionInProgress() = default;
 
@@ -253,28 +270,37 @@ AttentionInProgress AttentionInProgress::begin(CallKind kind, const AttentionSha
                                                const AttentionOptions& options,
                                                const KeptAttention& kept) {
   // A call that this rank cannot make aborts the group: the others would wait for it.
-  auto state = runtime::or_abort(
-      comm, [&] { return std::make_unique<State>(kind, shape, comm, options, kept); });
-  // In a second or_abort, while `state` lives: the first abort gives the reason, and ~State would
-  // say only that the call was dropped.
-  runtime::or_abort(comm, [&] { state->start(kept); });
-  return AttentionInProgress(std::move(state));
+  auto call =
+      runtime::or_abort(comm, [&] { return prepare_call(kind, shape, comm, options, kept); });
+  // In a second or_abort, while `call` lives: the first abort gives the reason, and its end would
+  // say only that it was dropped.
+  runtime::or_abort(comm, [&] { start(*call, options, kept); });
+  return AttentionInProgress(std::move(call));
 }
 
 void AttentionInProgress::feed_k(const at::Tensor& k_BLGD) {
-  runtime::or_abort(*state_->call->comm,
-                    [&] { state_->feed_ahead(plan::Tensor::K, k_BLGD, state_->k_BLGD); });
+  while_in_progress(*call_, [&] { feed_ahead(*call_, plan::Tensor::K, k_BLGD, call_->k_BLGD); });
 }
 
 void AttentionInProgress::feed_v(const at::Tensor& v_BLGE) {
-  runtime::or_abort(*state_->call->comm,
-                    [&] { state_->feed_ahead(plan::Tensor::V, v_BLGE, state_->v_BLGE); });
+  while_in_progress(*call_, [&] { feed_ahead(*call_, plan::Tensor::V, v_BLGE, call_->v_BLGE); });
 }
 
 AttentionResults AttentionInProgress::finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                                              const at::Tensor& v_BLGE) {
-  return runtime::or_abort(*state_->call->comm,
-                           [&] { return state_->finish(q_BLHD, k_BLGD, v_BLGE); });
+  return while_in_progress(*call_, [&] { return finished(call_, q_BLHD, k_BLGD, v_BLGE); });
+}
+
+void AttentionInProgress::drop(const std::string& reason) {
+  call_->drop(reason);
+}
+
+bool AttentionInProgress::is_over() const {
+  return !call_->run;
+}
+
+void AttentionInProgress::check_in_progress() const {
+  call_->check_in_progress();
 }
 
 }  // namespace armillary::attention

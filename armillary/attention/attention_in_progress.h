@@ -15,6 +15,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/communicator.h"
@@ -94,6 +95,8 @@ struct AttentionResults {
   IsOwn is_own = {};          ///< For Functional.
 };
 
+struct AttentionCall;
+
 /// One call of attention on one rank, which Attention::begin has begun. Every rank of the group
 /// begins it with the same options, in the same order.
 ///
@@ -105,11 +108,11 @@ struct AttentionResults {
 /// (1) Output, gradients and errors are those of a call that is given all at once, bit for bit; (2)
 /// messages start as soon as all inputs of their batch are fed: K alone if it travels alone
 /// (StarTrail, Ulysses), K with V if the two travel together (a ring); (3) a call that throws, or
-/// is destroyed before it has finished, aborts the group, so no peer waits for it; (4) between
-/// begin and finish the communicator takes no other call of attention, nor a backward pass.
+/// is dropped or destroyed before it has finished, aborts the group, so no peer waits for it; (4)
+/// between begin and finish the communicator takes no other call of attention, nor a backward pass.
 ///
-/// Threads: that of the rank. `comm` must outlive the backward pass; the tensors that were fed must
-/// not change before it.
+/// Threads: that of the rank. `comm` must outlive the call and its backward pass; the tensors that
+/// were fed must not change before the end.
 class AttentionInProgress {
  public:
   AttentionInProgress(AttentionInProgress&& other) noexcept;
@@ -127,19 +130,30 @@ class AttentionInProgress {
   /// Takes q, and k and v unless they were fed, and runs to the end; once. Gradients reach the
   /// three tensors that are given here; k and v must lie in the memory that was fed. If nothing was
   /// fed, ops that need no message are computed while the ranks agree.
-  /// @throws InvalidArgument if k or v is not the tensor that was fed, or the shape of q is not
-  /// that of `begin`; CommError as the communicator.
+  /// @throws InvalidArgument if k or v is not the tensor that was fed, or was written to since, or
+  /// the shape of q is not that of `begin`; CommError as the communicator.
   AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                           const at::Tensor& v_BLGE);
 
+  /// Gives up a call that is in progress: aborts the group for this reason, with which feed and
+  /// finish throw CommError from now on, and needs `comm` no more. Does nothing to one that is
+  /// over.
+  void drop(const std::string& reason);
+
+  /// Whether it takes nothing more: it has finished, or was dropped.
+  bool is_over() const;
+
+  /// @throws CommError, with the reason, if the call was dropped; InvalidArgument if it has
+  /// finished.
+  void check_in_progress() const;
+
  private:
   friend class Attention;
-  struct State;
   static AttentionInProgress begin(CallKind kind, const AttentionShape& shape,
                                    comm::Communicator& comm, const AttentionOptions& options,
                                    const KeptAttention& kept);
-  explicit AttentionInProgress(std::unique_ptr<State> state);
-  std::unique_ptr<State> state_;
+  explicit AttentionInProgress(std::shared_ptr<AttentionCall> call);
+  std::shared_ptr<AttentionCall> call_;  ///< The graph of the call holds it too.
 };
 
 }  // namespace armillary::attention

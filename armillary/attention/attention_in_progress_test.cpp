@@ -245,6 +245,45 @@ TEST(AttentionInProgress, WhatDoesNotFitIsRefusedOnAllRanks) {
                });
 }
 
+TEST(AttentionInProgress, WhatWasFedMustStayAsItWas) {
+  const auto fails = [](comm::Communicator& comm) {
+    const at::Tensor x = at::ones({1, 4, 2, 8});
+    const at::Tensor v = at::ones({1, 4, 2, 8});
+    auto call = Attention(comm, causal_eight()).begin(CallKind::Attention, shape_of_four());
+    call.feed_k(x);
+    call.feed_v(v);
+    v.add_(1);
+    EXPECT_THAT([&] { call.finish(x, x, v); },
+                testing::ThrowsMessage<InvalidArgument>(
+                    "attention: finish: v was written to after it was fed; what was fed is "
+                    "required"));
+  };
+  expect_told_at_once(attend_four, fails, "v was written to after it was fed");
+}
+
+// The group may end before the object of a call that was dropped, which still says why.
+TEST(AttentionInProgress, OnceDroppedItSaysWhyAndNeedsNoGroup) {
+  const at::Tensor x = at::ones({1, 4, 2, 8});
+  const auto drops = [&](comm::Communicator& comm) {
+    auto group = comm.split(0, 0);
+    auto call = Attention(*group, causal_eight()).begin(CallKind::Attention, shape_of_four());
+    call.feed_k(x);
+    EXPECT_FALSE(call.is_over());
+    call.drop("nobody wants it");
+    group.reset();
+    EXPECT_TRUE(call.is_over());
+    call.drop("twice");
+    for (const auto& late :
+         std::vector<std::function<void()>>{[&] { call.feed_v(x); }, [&] { call.finish(x, x, x); },
+                                            [&] { call.check_in_progress(); }}) {
+      EXPECT_THAT(late, testing::ThrowsMessage<CommError>(
+                            "attention: the call has ended: nobody wants it"));
+    }
+  };
+  const auto waits = [](comm::Communicator& comm) { attend_four(*comm.split(0, 0)); };
+  expect_told_at_once(waits, drops, "nobody wants it");
+}
+
 TEST(AttentionInProgress, OneCallAtATime) {
   const at::Tensor x = at::ones({1, 4, 2, 8});
   const auto fails = [&](const std::function<void(comm::Communicator&)>& other) {

@@ -16,8 +16,8 @@ namespace armillary {
 
 /// At most `most` values, which know their keys themselves.
 ///
-/// (1) find() and add() make a value the newest; (2) add() drops the oldest if there are too many;
-/// (3) a reference to a value holds until that value is dropped.
+/// (1) find() and add() make a value the newest, peek() does not; (2) add() drops the oldest if
+/// there are too many; (3) a reference to a value holds until that value is dropped.
 ///
 /// Cost: O(values) for a search. Threads: one at a time.
 template <class Value>
@@ -32,6 +32,13 @@ class Recent {
     if (place == values_.end()) return nullptr;
     values_.splice(values_.begin(), values_, place);
     return &values_.front();
+  }
+
+  /// The same, and the order stays.
+  template <class Predicate>
+  const Value* peek(const Predicate& is_it) const {
+    const auto place = std::find_if(values_.begin(), values_.end(), is_it);
+    return place == values_.end() ? nullptr : &*place;
   }
 
   Value& add(Value value) {

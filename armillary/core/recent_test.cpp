@@ -36,6 +36,16 @@ TEST(Recent, AReferenceHoldsUntilItsValueIsDropped) {
   EXPECT_EQ(*stays, 2);
 }
 
+TEST(Recent, APeekChangesNoOrder) {
+  Recent<int> recent(2);
+  for (const int value : {1, 2}) recent.add(value);
+  ASSERT_NE(recent.peek(is_number(1)), nullptr);
+  EXPECT_EQ(*recent.peek(is_number(1)), 1);
+  EXPECT_EQ(recent.peek(is_number(3)), nullptr);
+  recent.add(3);
+  EXPECT_EQ(recent.peek(is_number(1)), nullptr) << "it was the oldest all the same";
+}
+
 TEST(Recent, OfTwoAlikeTheNewestIsFound) {
   Recent<std::pair<int, char>> recent(4);
   recent.add({1, 'a'});

@@ -1,110 +1,123 @@
-// Proofs that are made once. An entry holds a promise: the thread that takes the entry fulfils it,
-// and all others wait for its future. `ahead` tells whether the entry may still be taken from the
-// worker.
+// Proofs that are made once. Each pass has a promise: the thread that first sets `has_begun`
+// fulfils it, and all others wait for its future. The queue of the worker keeps no object alive.
 #include "armillary/proof/proofs.h"
 
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
 #include <exception>
+#include <mutex>
 #include <system_error>
+#include <thread>
+#include <utility>
 
+#include "armillary/core/error.h"
 #include "armillary/plan/strategies/strategy.h"
 
 namespace armillary::proof {
+namespace {
 
-Proofs& Proofs::of_this_process() {
-  static Proofs proofs;
-  return proofs;
-}
+std::atomic<std::int64_t> proofs_made = 0;
 
-Proofs::Proofs() : entries_(3072) {  // Three passes of 1,024 problems.
-  // The registry is a static object that the worker uses. It is made before this one, so it is
-  // destroyed after it, when the worker has ended.
-  plan::strategies();
-}
+/// One thread, which runs what it is given, one after the other.
+class Worker {
+ public:
+  using Job = std::function<void()>;
 
-Proofs::~Proofs() {
-  {
-    const std::lock_guard lock(mutex_);
-    stops_ = true;
+  static Worker& of_this_process() {
+    static Worker worker;
+    return worker;
   }
-  wake_.notify_all();
-  if (worker_.joinable()) worker_.join();
-}
 
-std::shared_ptr<const PassProof> Proofs::get(const Digest& key, plan::Pass pass, const Make& make) {
-  std::shared_ptr<Entry> entry;
-  bool mine = true;
-  {
-    const std::lock_guard lock(mutex_);
-    entry = find({key, pass});
-    if (entry == nullptr) {
-      entry = add({key, pass});
-    } else {
-      // A proof that the worker has not begun is made here: this thread needs it now.
-      mine = entry->ahead != nullptr;
-      entry->ahead = nullptr;
+  // The registry is a static object that jobs use. It is made before this one, so it is destroyed
+  // after it, when the thread has ended.
+  Worker() { plan::strategies(); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  /// Waits for the job that runs; drops those that have not begun.
+  ~Worker() {
+    {
+      const std::lock_guard lock(mutex_);
+      stops_ = true;
     }
-    if (mine) ++made_;
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
   }
-  // Without the lock: proofs of different problems are made at the same time.
-  if (mine) run(*entry, make);
-  return entry->proof.get();
-}
 
-void Proofs::start(const Digest& key, plan::Pass pass, Make make) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (find({key, pass}) != nullptr) return;  // Known, or being made.
-    // The thread is made by the first call: most processes never need it.
-    try {
-      if (!worker_.joinable()) worker_ = std::thread([this] { work(); });
-    } catch (const std::system_error&) {  // get() makes it.
-      return;
+  /// Whether there is a thread that will run it.
+  bool run(Job job) {
+    {
+      const std::lock_guard lock(mutex_);
+      // The thread is made by the first call: most processes never need it.
+      try {
+        if (!thread_.joinable()) thread_ = std::thread([this] { work(); });
+      } catch (const std::system_error&) {
+        return false;
+      }
+      jobs_.push_back(std::move(job));
     }
-    const std::shared_ptr<Entry> entry = add({key, pass});
-    entry->ahead = std::move(make);
-    ahead_.push_back(entry);
+    wake_.notify_one();
+    return true;
   }
-  wake_.notify_one();
+
+ private:
+  void work() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [&] { return stops_ || !jobs_.empty(); });
+      if (stops_) return;
+      const Job job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      job();
+      lock.lock();
+    }
+  }
+
+  std::mutex mutex_;  ///< Guards all that follows.
+  std::condition_variable wake_;
+  std::deque<Job> jobs_;
+  bool stops_ = false;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Proofs::OnePass& Proofs::of(plan::Pass pass) {
+  const auto* const place = std::ranges::find(kPasses, pass);
+  ARMILLARY_CHECK(place != kPasses.end());
+  return passes_[static_cast<std::size_t>(place - kPasses.begin())];
 }
 
-std::int64_t Proofs::made() const {
-  const std::lock_guard lock(mutex_);
-  return made_;
+std::shared_ptr<const PassProof> Proofs::get(plan::Pass pass) {
+  make_once(pass);
+  return of(pass).proof.get();
 }
 
-std::shared_ptr<Proofs::Entry> Proofs::find(const Key& key) {
-  const auto* const known = entries_.find([&](const auto& one) { return one.first == key; });
-  return known == nullptr ? nullptr : known->second;
+void Proofs::start(plan::Pass pass) {
+  OnePass& one = of(pass);
+  if (one.has_begun || one.is_queued.exchange(true)) return;
+  const bool is_made_ahead = Worker::of_this_process().run([weak = weak_from_this(), pass] {
+    if (const auto proofs = weak.lock()) proofs->make_once(pass);
+  });
+  if (!is_made_ahead) one.is_queued = false;
 }
 
-// A thread that has asked for the forgotten proof keeps its entry alive.
-std::shared_ptr<Proofs::Entry> Proofs::add(const Key& key) {
-  return entries_.add({key, std::make_shared<Entry>()}).second;
-}
-
-void Proofs::run(Entry& entry, const Make& make) {
+void Proofs::make_once(plan::Pass pass) {
+  OnePass& one = of(pass);
+  if (one.has_begun.exchange(true)) return;
+  ++proofs_made;
   try {
-    entry.promise.set_value(std::make_shared<const PassProof>(make()));
+    one.promise.set_value(std::make_shared<const PassProof>(make_(pass)));
   } catch (...) {
-    entry.promise.set_exception(std::current_exception());
+    one.promise.set_exception(std::current_exception());
   }
 }
 
-void Proofs::work() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [&] { return stops_ || !ahead_.empty(); });
-    if (stops_) return;
-    const std::shared_ptr<Entry> entry = ahead_.front();
-    ahead_.pop_front();
-    if (!entry->ahead) continue;  // A thread that needed it at once has taken it.
-    const Make make = std::exchange(entry->ahead, nullptr);
-    ++made_;
-    // The lock is free while the proof is made.
-    lock.unlock();
-    run(*entry, make);
-    lock.lock();
-  }
+std::int64_t Proofs::made() {
+  return proofs_made;
 }
 
 }  // namespace armillary::proof

@@ -1,77 +1,60 @@
-// proofs.h: the proofs of this process, each made once.
+// proofs.h: the proofs of one problem, each made once.
 //
-//   start(key) ---> [queue] ---> worker thread ---.
-//                                                 |---> make() ---> kept, and returned by every get
-//   get(key) ------> the calling thread ----------'
+//   start(pass) ---> [queue] ---> worker of the process ---.
+//                                                          |---> make(pass) ---> held here, and
+//   get(pass) ------> the calling thread ------------------'                     given to every get
 //
-// A proof is made by the thread that first needs it, or ahead of time by the worker. Ranks that are
-// threads of one process share the proofs of the process, so each is made once for all of them.
+// A proof is made by the thread that first needs it, or ahead of time by the worker. This is no
+// cache: proofs live as long as the object, which the programs that they are about hold
+// (runtime/program_cache.h).
 #pragma once
 
-#include <condition_variable>
+#include <array>
+#include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <future>
 #include <memory>
-#include <mutex>
-#include <thread>
 #include <utility>
 
-#include "armillary/core/recent.h"
 #include "armillary/proof/prove.h"
 
 namespace armillary::proof {
 
-/// Proofs by digest_of(problem, strategy) and pass. Keeps a fixed number of them; when there are
-/// more, the one that was used longest ago is forgotten, and made again if it is needed again. May
-/// be used from any thread; a thread that asks for a proof which another thread is making waits for
-/// it.
-class Proofs {
+/// The proofs of one problem, strategy and source. May be used from any thread; a thread that asks
+/// for a proof which another thread is making waits for it. Held by std::shared_ptr.
+class Proofs : public std::enable_shared_from_this<Proofs> {
  public:
-  /// The one object of the process, which ranks use. Tests make objects of their own.
-  static Proofs& of_this_process();
-  Proofs();
-  Proofs(const Proofs&) = delete;
-  Proofs& operator=(const Proofs&) = delete;
-  /// Waits for a proof that the worker is making; drops those that it has not begun.
-  ~Proofs();
+  using Make = std::function<PassProof(plan::Pass)>;  ///< Makes one proof, on any thread.
 
-  using Make = std::function<PassProof()>;  ///< Makes one proof, on any thread.
+  explicit Proofs(Make make) : make_(std::move(make)) {}
 
   /// Returns the proof. It is made on the calling thread if no thread has begun it, also if it
   /// waits for the worker. @throws the exception of `make`, to every caller.
-  std::shared_ptr<const PassProof> get(const Digest& key, plan::Pass pass, const Make& make);
+  std::shared_ptr<const PassProof> get(plan::Pass pass);
 
-  /// Has a proof made ahead of time by the worker, one thread for all, in the order of the calls.
-  /// Does nothing if the proof is known already, or if no thread can be made: get() makes it then.
-  void start(const Digest& key, plan::Pass pass, Make make);
+  /// Has a proof made ahead of time by the worker, one thread of the process, in the order of the
+  /// calls. Not made are those whose object is gone by then. Does nothing if the proof is there, or
+  /// if no thread can be made: get() makes it then.
+  void start(plan::Pass pass);
 
-  std::int64_t made() const;  ///< The number of proofs that were begun.
+  static std::int64_t made();  ///< The number of proofs that this process has begun.
 
  private:
-  using Key = std::pair<Digest, plan::Pass>;
   using Made = std::shared_ptr<const PassProof>;
-  struct Entry {
-    Make ahead;  ///< Set while the proof waits for the worker; empty once it has begun.
+  struct OnePass {
+    std::atomic<bool> is_queued = false;  ///< The worker has been asked for it.
+    std::atomic<bool> has_begun = false;  ///< A thread makes it, or has made it.
     std::promise<Made> promise;
     std::shared_future<Made> proof{promise.get_future()};
   };
 
-  /// Null if there is none. Requires the lock, as add() does.
-  std::shared_ptr<Entry> find(const Key& key);
-  std::shared_ptr<Entry> add(const Key& key);
-  /// Makes a proof and gives it, or the exception, to all that wait for it. Without the lock.
-  static void run(Entry& entry, const Make& make);
-  void work();  ///< The worker thread.
+  OnePass& of(plan::Pass pass);
+  /// Makes a proof that no thread has begun, for all that wait for it.
+  void make_once(plan::Pass pass);
 
-  mutable std::mutex mutex_;  ///< Guards all that follows.
-  std::condition_variable wake_;
-  Recent<std::pair<Key, std::shared_ptr<Entry>>> entries_;
-  std::deque<std::shared_ptr<Entry>> ahead_;  ///< The queue of the worker.
-  std::int64_t made_ = 0;
-  bool stops_ = false;
-  std::thread worker_;
+  const Make make_;
+  std::array<OnePass, kPasses.size()> passes_;
 };
 
 }  // namespace armillary::proof

@@ -1,140 +1,178 @@
-// proofs_test.cpp: proofs made in the background, once for all who ask: waiting, dropping,
-// forgetting, and exceptions that reach everyone.
+// proofs_test.cpp: proofs made in the background, once for all who ask: waiting, dropping, and
+// exceptions that reach everyone.
 #include "armillary/proof/proofs.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
+#include <cstdint>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace armillary::proof {
 namespace {
 
+using plan::Pass;
+
 PassProof proof_named(const std::string& name) {
   return {.programs = {}, .wrong = name};
 }
 
+std::shared_ptr<Proofs> proofs_by(Proofs::Make make) {
+  return std::make_shared<Proofs>(std::move(make));
+}
+
+/// Something that happens once, and is waited for.
+class Signal {
+ public:
+  void give() {
+    given_ = true;
+    given_.notify_all();
+  }
+  void wait() const { given_.wait(false); }
+
+ private:
+  std::atomic<bool> given_ = false;
+};
+
 TEST(Proofs, AreMadeOnceWhoeverAsks) {
-  Proofs proofs;
   std::atomic<int> calls = 0;
-  const auto make = [&] {
+  const std::int64_t before = Proofs::made();
+  const auto proofs = proofs_by([&](Pass pass) {
     ++calls;
-    return proof_named("a");
-  };
+    return proof_named(std::string(to_string(pass)));
+  });
   {
     std::vector<std::jthread> threads;
     threads.reserve(4);
     for (int t = 0; t < 4; ++t) {
-      threads.emplace_back([&] {
-        EXPECT_EQ(proofs.get({1, 2}, plan::Pass::Forward, make)->wrong, "a");
-      });
+      threads.emplace_back([&] { EXPECT_EQ(proofs->get(Pass::Forward)->wrong, "forward"); });
     }
   }
   EXPECT_EQ(calls, 1);
-  proofs.get({1, 2}, plan::Pass::Backward, make);
-  proofs.get({1, 3}, plan::Pass::Forward, make);
+  EXPECT_EQ(proofs->get(Pass::Backward)->wrong, "backward");
+  proofs->start(Pass::Backward);  // Known already.
+  EXPECT_EQ(proofs->get(Pass::Replay)->wrong, "replay");
   EXPECT_EQ(calls, 3);
-  EXPECT_EQ(proofs.made(), 3);
+  EXPECT_EQ(Proofs::made() - before, 3);
 }
 
 TEST(Proofs, ThatHaveBegunAreWaitedFor) {
-  std::atomic<bool> began = false;
-  std::atomic<bool> go = false;
-  Proofs proofs;
-  proofs.start({1, 2}, plan::Pass::Forward, [&] {
-    began = true;
-    began.notify_all();
-    go.wait(false);
+  Signal began;
+  Signal go;
+  std::atomic<int> calls = 0;
+  const auto proofs = proofs_by([&](Pass) {
+    ++calls;
+    began.give();
+    go.wait();
     return proof_named("started");
   });
-  proofs.start({1, 2}, plan::Pass::Forward, [] { return proof_named("again"); });
-  began.wait(false);
-  go = true;
-  go.notify_all();
-  EXPECT_EQ(proofs.get({1, 2}, plan::Pass::Forward, [] { return proof_named("asked"); })->wrong,
-            "started");
-  EXPECT_EQ(proofs.made(), 1);
+  proofs->start(Pass::Forward);
+  proofs->start(Pass::Forward);
+  began.wait();
+  proofs->start(Pass::Forward);
+  go.give();
+  EXPECT_EQ(proofs->get(Pass::Forward)->wrong, "started");
+  EXPECT_EQ(calls, 1);
 }
 
 // Proofs that are made ahead share one thread; a thread that needs one now makes it itself.
 TEST(Proofs, WhoNeedsOneDoesNotWaitForThoseBefore) {
-  std::atomic<bool> go = false;
-  std::atomic<bool> began = false;
-  std::thread::id of_second;
-  Proofs proofs;
-  proofs.start({1, 0}, plan::Pass::Forward, [&] {
-    began = true;
-    began.notify_all();
-    go.wait(false);
+  Signal began;
+  Signal go;
+  const auto first = proofs_by([&](Pass) {
+    began.give();
+    go.wait();
     return proof_named("first");
   });
-  proofs.start({2, 0}, plan::Pass::Forward, [] { return proof_named("ahead"); });
-  began.wait(false);
-  const auto second = proofs.get({2, 0}, plan::Pass::Forward, [&] {
+  std::thread::id of_second;
+  std::atomic<int> calls = 0;
+  const auto second = proofs_by([&](Pass) {
+    ++calls;
     of_second = std::this_thread::get_id();
     return proof_named("now");
   });
-  EXPECT_EQ(second->wrong, "now");
+  first->start(Pass::Forward);
+  second->start(Pass::Forward);
+  began.wait();
+  EXPECT_EQ(second->get(Pass::Forward)->wrong, "now");
   EXPECT_EQ(of_second, std::this_thread::get_id());
-  EXPECT_EQ(proofs.made(), 2);
-  go = true;
-  go.notify_all();
+  go.give();
+  EXPECT_EQ(first->get(Pass::Forward)->wrong, "first");
+  EXPECT_EQ(calls, 1);
 }
 
-TEST(Proofs, WhatHasNotBegunIsDroppedAtTheEnd) {
-  std::atomic<bool> go = false;
-  std::atomic<bool> began = false;
-  std::atomic<int> made = 0;
-  std::jthread let_go;
-  {
-    Proofs proofs;
-    for (std::uint64_t i = 0; i < 3; ++i) {
-      proofs.start({i, 0}, plan::Pass::Forward, [&] {
-        began = true;
-        began.notify_all();
-        go.wait(false);
-        ++made;
-        return proof_named("a");
-      });
-    }
-    began.wait(false);
-    let_go = std::jthread([&go] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
-      go = true;
-      go.notify_all();
-    });
-  }
-  EXPECT_EQ(made, 1);
+// Nothing is kept but by those who need it: a problem that nobody holds is forgotten.
+TEST(Proofs, NobodyWaitsForThoseOfAProblemThatIsGone) {
+  Signal began;
+  Signal go;
+  const auto first = proofs_by([&](Pass) {
+    began.give();
+    go.wait();
+    return proof_named("first");
+  });
+  std::atomic<int> calls = 0;
+  const auto count = [&](Pass) {
+    ++calls;
+    return proof_named("a");
+  };
+  first->start(Pass::Forward);
+  began.wait();
+  auto gone = proofs_by(count);
+  const std::weak_ptr<Proofs> left = gone;
+  gone->start(Pass::Forward);
+  gone.reset();
+  EXPECT_TRUE(left.expired());
+  const auto last = proofs_by(count);
+  Signal is_last;
+  const auto behind = proofs_by([&](Pass) {
+    is_last.give();
+    return proof_named("behind");
+  });
+  last->start(Pass::Forward);
+  behind->start(Pass::Forward);
+  go.give();
+  is_last.wait();  // The worker takes them in order.
+  behind->get(Pass::Forward);
+  EXPECT_EQ(calls, 1) << "that of `last`";
+}
+
+// The worker holds the proofs that it is making.
+TEST(Proofs, AreMadeToTheEndIfTheirProblemGoesMeanwhile) {
+  Signal began;
+  Signal go;
+  auto state = std::make_shared<int>(7);
+  const std::weak_ptr<int> left = state;
+  auto proofs = proofs_by([&began, &go, state](Pass) {
+    began.give();
+    go.wait();
+    return proof_named(std::to_string(*state));
+  });
+  state.reset();
+  proofs->start(Pass::Forward);
+  began.wait();
+  proofs.reset();
+  EXPECT_FALSE(left.expired());
+  go.give();
+  while (!left.expired()) std::this_thread::yield();
 }
 
 TEST(Proofs, WhatAProofThrowsIsThrownToAllWhoAsk) {
-  Proofs proofs;
-  const auto make = []() -> PassProof { throw std::runtime_error("no plan"); };
-  const auto other = [] { return proof_named("a"); };
-  EXPECT_THROW(proofs.get({1, 2}, plan::Pass::Forward, make), std::runtime_error);
-  EXPECT_THROW(proofs.get({1, 2}, plan::Pass::Forward, other), std::runtime_error);
-  std::atomic<bool> began = false;
-  proofs.start({1, 2}, plan::Pass::Backward, [&]() -> PassProof {
-    began = true;
-    began.notify_all();
+  Signal began;
+  const auto proofs = proofs_by([&](Pass pass) -> PassProof {
+    if (pass == Pass::Backward) began.give();
     throw std::runtime_error("no plan");
   });
-  began.wait(false);
-  EXPECT_THROW(proofs.get({1, 2}, plan::Pass::Backward, other), std::runtime_error);
-}
-
-TEST(Proofs, TheOldestAreForgotten) {
-  Proofs proofs;
-  const auto make = [] { return proof_named("a"); };
-  for (std::uint64_t i = 0; i <= 3072; ++i) proofs.get({i, 0}, plan::Pass::Forward, make);
-  EXPECT_EQ(proofs.made(), 3073);
-  proofs.get({1, 0}, plan::Pass::Forward, make);
-  EXPECT_EQ(proofs.made(), 3073) << "the second is still there";
-  proofs.get({0, 0}, plan::Pass::Forward, make);
-  EXPECT_EQ(proofs.made(), 3074) << "the first is not";
+  for (int time = 0; time < 2; ++time) {
+    EXPECT_THROW(proofs->get(Pass::Forward), std::runtime_error);
+  }
+  proofs->start(Pass::Backward);
+  began.wait();
+  EXPECT_THROW(proofs->get(Pass::Backward), std::runtime_error);
 }
 
 }  // namespace

@@ -23,7 +23,6 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
 #include "armillary/proof/proof_file.h"
-#include "armillary/proof/proofs.h"
 #include "armillary/proof/verdict.h"
 
 namespace armillary::proof {
@@ -33,14 +32,6 @@ namespace {
 /// spread over the ranks.
 int prover_of(const Digest& key, std::size_t pass, int world) {
   return static_cast<int>((key.low + pass) % static_cast<std::uint64_t>(world));
-}
-
-/// The proof of a pass. Proofs of the process are by problem and strategy, so they are those of
-/// `runnable` only; a group that brings its own source proves by itself.
-std::shared_ptr<const PassProof> proof_of(const RankPrograms& own, plan::Pass pass) {
-  const auto make = [&] { return prove(own.planner, pass, own.source); };
-  if (own.source) return std::make_shared<const PassProof>(make());
-  return Proofs::of_this_process().get(own.key, pass, make);
 }
 
 /// Judges the passes that this rank has to prove, against the claims of all ranks. Returns the
@@ -60,7 +51,7 @@ std::string judge(const RankPrograms& own, const std::vector<Claims>& claims, pl
     // A proof in the folder replaces one that this process makes.
     std::shared_ptr<const PassProof> made;
     if (!recorded) {
-      made = proof_of(own, kPasses[p]);
+      made = own.proofs->get(kPasses[p]);
       if (!made->wrong.empty()) return made->wrong;
     }
     // Either way, each rank must run the program that was proved.
@@ -118,16 +109,12 @@ void prove_together(comm::Communicator& comm, const RankPrograms& own, const std
   throw_together(comm, worst);
 }
 
-void prove_ahead(comm::Communicator& comm, const plan::Problem& problem,
-                 const plan::Strategy& strategy, const std::string& folder) {
-  const Digest key = digest_of(problem, strategy);
+void prove_ahead(const comm::Communicator& comm, const Digest& key, Proofs& proofs,
+                 const std::string& folder) {
   std::error_code error;  // Ignored: the run that needs the proof throws.
   if (!folder.empty() && std::filesystem::exists(proof_path(folder, key), error)) return;
   for (std::size_t p = 0; p < kPasses.size(); ++p) {
-    if (prover_of(key, p, comm.world()) != comm.rank()) continue;
-    Proofs::of_this_process().start(key, kPasses[p], [problem, strategy, pass = kPasses[p]] {
-      return prove(plan::Planner(problem, strategy), pass);
-    });
+    if (prover_of(key, p, comm.world()) == comm.rank()) proofs.start(kPasses[p]);
   }
 }
 

@@ -8,10 +8,12 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/proof/proofs.h"
 #include "armillary/proof/prove.h"
 
 namespace armillary::proof {
@@ -25,6 +27,7 @@ struct RankPrograms {
   Digest key;            ///< Digest of problem and strategy.
   Claims programs;
   bool finds_saved = false;  ///< Whether backward and replay find the tiles that forward saves.
+  std::shared_ptr<Proofs> proofs;  ///< Those of planner and source.
 };
 
 /// Whether these programs are the ones that the group proved for their problem and strategy:
@@ -40,10 +43,9 @@ bool is_proved(const std::optional<Claims>& before, const comm::Communicator& co
 /// communicator does.
 void prove_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder);
 
-/// Begins this rank's share of the proofs of a problem that will run later, on another thread.
-/// Proofs that are recorded in `folder` are not made. It sends nothing. All ranks call it with the
-/// same problem and strategy, or none does.
-void prove_ahead(comm::Communicator& comm, const plan::Problem& problem,
-                 const plan::Strategy& strategy, const std::string& folder = "");
+/// Has the worker begin this rank's share of the proofs of the problem of `key`, for a run that
+/// will come. Proofs that are recorded in `folder` are not made. It sends nothing.
+void prove_ahead(const comm::Communicator& comm, const Digest& key, Proofs& proofs,
+                 const std::string& folder);
 
 }  // namespace armillary::proof

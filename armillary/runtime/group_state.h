@@ -26,15 +26,17 @@ struct KnownProblem {
   /// Digest of problem and strategy; of the text alone if it names no strategy.
   proof::Digest key;
   std::string words;  ///< Problem and strategy as ranks compare them (attention/call_record.h).
-  /// Gone if the cache of the process has forgotten them, sooner than their proof is forgotten.
+  /// Gone if the process has forgotten them (program_cache.h), sooner than this group forgets that
+  /// they were proved.
   std::weak_ptr<const CompiledAttention> programs = {};
   /// Digests of the programs of this rank that the group has proved.
   std::optional<proof::Claims> proved = {};
 };
 
-/// The problems that a group attended to last. A layer makes the same call in every step, so almost
-/// every look-up finds its entry. Ranks of a group look them up in the same order, so all of them
-/// remember, and have proved, the same ones. Threads: that of the rank.
+/// The problems that a group attended to last: its proofs. A layer makes the same call in every
+/// step, so almost every look-up finds its entry. Ranks of a group look them up in the same order,
+/// so all of them remember, and have proved, the same ones; what other groups of the process have
+/// proved counts for nothing here. Threads: that of the rank.
 class KnownProblems {
  public:
   /// Null if there is none that was asked for by this text.
@@ -44,6 +46,10 @@ class KnownProblems {
   /// Adds a problem. If it is known with the same strategy by other texts, that one gets this text
   /// too and is returned.
   std::shared_ptr<KnownProblem> add(KnownProblem problem);
+
+  /// Whether a problem was proved that was asked for by this text. It is no look-up: one rank alone
+  /// may ask.
+  bool has_proved(const plan::Problem& problem, const std::string& strategy_text) const;
 
  private:
   Recent<std::shared_ptr<KnownProblem>> problems_{1024};
@@ -58,5 +64,11 @@ struct GroupState {
   /// messages of other groups have lanes of their own.
   bool busy = false;
 };
+
+/// Has this rank's share of the proofs of a problem made on another thread, for a first call that
+/// will come on the present device. Does nothing if the group has proved the problem, or if its
+/// proof is recorded in `folder`. It sends nothing.
+void prove_ahead(const comm::Communicator& comm, const plan::Problem& problem,
+                 const plan::Strategy& strategy, const std::string& folder = "");
 
 }  // namespace armillary::runtime

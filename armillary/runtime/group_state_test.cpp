@@ -43,6 +43,23 @@ TEST(KnownProblems, OneStrategyByTwoTextsIsOne) {
   EXPECT_EQ(known.find(problem_of(3), "auto"), nullptr);
 }
 
+// A rank that asks alone keeps the order that all ranks of its group have.
+TEST(KnownProblems, ToAskWhetherOneIsProvedIsNoLookUp) {
+  KnownProblems known;
+  known.add(ring_on(1, "ring"))->proved.emplace();
+  known.add(ring_on(2, "ring"));
+  EXPECT_TRUE(known.has_proved(problem_of(1), "ring"));
+  EXPECT_FALSE(known.has_proved(problem_of(1), "auto"));
+  EXPECT_FALSE(known.has_proved(problem_of(2), "ring"));
+  EXPECT_FALSE(known.has_proved(problem_of(3), "ring"));
+  for (int world = 3; world <= 1025; ++world) {
+    known.add(ring_on(world, "ring"));
+    known.has_proved(problem_of(1), "ring");
+  }
+  EXPECT_EQ(known.find(problem_of(1), "ring"), nullptr);
+  EXPECT_NE(known.find(problem_of(2), "ring"), nullptr);
+}
+
 TEST(KnownProblems, TextsThatNameNoStrategyAreApart) {
   KnownProblems known;
   KnownProblem wrong = ring_on(2, "rnig");

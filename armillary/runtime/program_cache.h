@@ -2,6 +2,9 @@
 //
 //   (problem, strategy, kernel) --Planner--> (pass, rank) --source--> program --compile-->
 //   CompiledProgram
+//
+// Programs and their proofs are forgotten together. What a group of ranks has proved is another
+// matter, which its ranks have to agree on (group_state.h).
 #pragma once
 
 #include <memory>
@@ -22,14 +25,20 @@ struct CompiledAttention {
 };
 
 /// Returns the programs that were compiled for an equal problem, strategy, rank and the same kernel
-/// and source, or compiles them. The cache keeps the problems that were used last; ranks that are
-/// threads share the planning. It does not prove anything: the caller has to (proof/together.h).
-/// Threads: any.
+/// and source, or compiles them. The cache keeps the 128 problems that were used last; ranks that
+/// are threads share the planning. It does not prove anything: the caller has to
+/// (proof/together.h). Threads: any.
 /// @throws InvalidArgument if the strategy cannot solve the problem.
 std::shared_ptr<const CompiledAttention> compile_cached(const plan::Problem& problem,
                                                         const plan::Strategy& strategy,
                                                         plan::Rank rank,
                                                         const kernel::Kernel& kernel,
                                                         const proof::ProgramSource& source = {});
+
+/// The proofs of those programs, for a thread that makes them ahead of the first call. They go with
+/// the programs, after 128 other problems.
+std::shared_ptr<proof::Proofs> proofs_cached(const plan::Problem& problem,
+                                             const plan::Strategy& strategy,
+                                             const kernel::Kernel& kernel);
 
 }  // namespace armillary::runtime

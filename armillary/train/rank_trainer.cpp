@@ -22,7 +22,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/process_stat.h"
 #include "armillary/kernel/cpu/cpu_flags.h"
-#include "armillary/proof/together.h"
+#include "armillary/runtime/group_state.h"
 #include "armillary/train/attend_over_ranks.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
@@ -149,7 +149,7 @@ void RankTrainer::read_ahead(std::int64_t step) {
     return;
   }
   for (const SequenceTask& task : next_batch_) {
-    proof::prove_ahead(comm_, task.problem, strategy_, recipe_.parallelism.proofs);
+    runtime::prove_ahead(comm_, task.problem, strategy_, recipe_.parallelism.proofs);
   }
 }
 

@@ -48,16 +48,15 @@ TEST(Train, APlanThatIsWrongDoesNotRun) {
 /// The proofs that this process has begun. The worker, which takes proofs in order, has begun all
 /// that earlier tests asked for: a run does not wait for proofs of steps that it never takes.
 std::int64_t proofs_made() {
-  static int calls = 0;
-  auto begun = std::make_shared<std::promise<void>>();
-  proof::Proofs::of_this_process().start(
-      proof::digest_of("call " + std::to_string(++calls) + " of proofs_made"), plan::Pass::Forward,
-      [begun] {
-        begun->set_value();
-        return proof::PassProof();
-      });
-  begun->get_future().wait();
-  return proof::Proofs::of_this_process().made();
+  std::promise<void> begun;
+  const auto last = std::make_shared<proof::Proofs>([&](plan::Pass) {
+    begun.set_value();
+    return proof::PassProof();
+  });
+  last->start(plan::Pass::Forward);
+  begun.get_future().wait();
+  last->get(plan::Pass::Forward);
+  return proof::Proofs::made();
 }
 
 TEST(Train, EveryMaskIsProvedOnce) {
@@ -75,9 +74,7 @@ TEST(Train, EveryMaskIsProvedOnce) {
     }
     const std::int64_t before = proofs_made();
     run(recipe);
-    EXPECT_EQ(proof::Proofs::of_this_process().made() - before,
-              masks.size() * proof::kPasses.size())
-        << mask;
+    EXPECT_EQ(proof::Proofs::made() - before, masks.size() * proof::kPasses.size()) << mask;
     EXPECT_EQ(masks.size() == 1, mask != "documents");
   }
 }
@@ -97,7 +94,7 @@ TEST(Train, ReadsRecordedProofs) {
                                              plan::parse_strategy(recipe.parallelism.strategy));
   const std::int64_t before = proofs_made();
   run(recipe);
-  EXPECT_EQ(proof::Proofs::of_this_process().made(), before);
+  EXPECT_EQ(proof::Proofs::made(), before);
   std::ofstream(path, std::ios::app) << "x";
   EXPECT_THAT([&] { run(recipe); },
               ThrowsMessage<InvalidArgument>(HasSubstr("is cut off, or is no JSON")));

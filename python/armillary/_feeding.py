@@ -15,7 +15,7 @@ from armillary._options import NAMES, Options, check_call, check_options
 from armillary._spread import Spread
 from armillary.errors import Error, InvalidArgument
 
-_ORDER = ("feed_k", "feed_v", "finish")
+_ANOTHER = "another call"  # what a call that is over requires next
 
 
 class AttentionInProgress:
@@ -45,16 +45,13 @@ class AttentionInProgress:
         self._heads = heads
         self._value_dim = value_dim
         self._options = Options(**settings)
-        self._next = 0
-        self._fed: list[Tensor] = []
-        self._versions: list[int] = []
         self._mask: tuple[str, int] = ("", 0)
 
     def feed_k(self, k: Tensor) -> None:
         """Takes K, as `attention` does, and begins the call with all ranks: collective. Raises as it does."""
         given = self._options
         with self._sp._refusals():
-            self._take_turn("feed_k")
+            self._check_turn("feed_k")
             k = self._checked("k", k)
             check_options(given)
             self._mask = self._mask_of(k)
@@ -62,22 +59,20 @@ class AttentionInProgress:
             settings = self._sp._call(given, text, (length, length), k.shape[-1])
             sequence = self._sp._digest(given.deal, k, length)
             self._call = _native.FedCall(settings, given.sinks, given.alibi_slopes, sequence)
-            self._keep(k)
             value_dim = k.shape[-1] if self._value_dim is None else self._value_dim
         self._call.feed_k(k, k.shape[1], self._heads, value_dim)
 
     def feed_v(self, v: Tensor) -> None:
         """Takes V. Raises as `attention` does."""
         with self._sp._refusals():
-            self._take_turn("feed_v")
+            self._check_turn("feed_v")
             v = self._checked("v", v)
-            self._keep(v)
         self._begun.feed_v(v)
 
     def finish(self, q: Tensor) -> Tensor:
         """Takes Q; returns what `attention` does, differentiable once. Raises as it does."""
         with self._sp._refusals():
-            self._take_turn("finish")
+            self._check_turn("finish")
             q = self._checked("q", q)
             mask = self._mask_of(q)
             if mask != self._mask:
@@ -85,21 +80,12 @@ class AttentionInProgress:
                     f"finish: q is of a sequence of {mask[1]} tokens, mask {mask[0][:80]}; that of k, "
                     f"{self._mask[1]} tokens, mask {self._mask[0][:80]}, is required"
                 )
-            for name, one, version in zip("kv", self._fed, self._versions, strict=True):
-                if _version(one) != version:
-                    raise InvalidArgument(
-                        f"finish: {name} was written to after it was fed; what was fed is required"
-                    )
-            k, v = self._fed
-            self._fed = []
-        out = self._begun.finish(q, k, v)
+        out = self._begun.finish(q)
         return out.transpose(1, 2) if self._options.format == "BHLD" else out
 
     def drop(self, reason: str = "") -> None:
         """Gives the call up: `CommError` with the reason on ranks that go on with it. Does nothing to a call
-        that has finished."""
-        self._fed = []
-        self._next = len(_ORDER) + 1
+        that has not begun, or has finished."""
         if self._call is not None:
             why = f": {reason}" if reason else ""
             self._call.drop(f"attention: a call was dropped before it had finished{why}")
@@ -112,12 +98,12 @@ class AttentionInProgress:
     ) -> None:
         if kind is None:
             with self._sp._refusals():
-                if self._next < len(_ORDER):
+                if self._required != _ANOTHER:
                     raise InvalidArgument(
-                        f"begin: the call was left before {_ORDER[self._next]}; feed_k, feed_v and finish "
-                        "are required"
+                        f"begin: the call was left before {self._required}; feed_k, feed_v and finish are "
+                        "required"
                     )
-        elif self._next == 0 and not isinstance(error, Error):
+        elif self._call is None and not isinstance(error, Error):
             self._sp._tell(f"attention: a call was dropped before it had begun: {kind.__name__}: {error}")
         else:
             self.drop(f"{kind.__name__}: {str(error).partition(chr(10))[0]}")
@@ -126,24 +112,23 @@ class AttentionInProgress:
         if self._call is not None:
             self._call.drop("attention: a call was dropped before it had finished")
 
-    def _take_turn(self, name: str) -> None:
+    @property
+    def _required(self) -> str:
+        """The method that comes next. Raises `CommError`, with the reason, if the call was dropped."""
+        return "feed_k" if self._call is None else self._call.required
+
+    def _check_turn(self, name: str) -> None:
         """Raises `InvalidArgument` if a method is called out of turn."""
-        required = _ORDER[self._next] if self._next < len(_ORDER) else "another call"
-        if required != name:
+        if self._required != name:
             raise InvalidArgument(
-                f"{name}: feed_k, feed_v and finish are called once each, in this order; {required} is "
+                f"{name}: feed_k, feed_v and finish are called once each, in this order; {self._required} is "
                 "required"
             )
-        self._next += 1
 
     @property
     def _begun(self) -> _native.FedCall:
         assert self._call is not None
         return self._call
-
-    def _keep(self, fed: Tensor) -> None:
-        self._fed.append(fed)
-        self._versions.append(_version(fed))
 
     def _mask_of(self, tokens: Tensor) -> tuple[str, int]:
         given = self._options
@@ -174,7 +159,3 @@ def check_eager() -> None:
             "begin: a call that takes its inputs one by one is in a graph that is compiled; attention is "
             "required there"
         )
-
-
-def _version(tensor: Tensor) -> int:
-    return 0 if tensor.is_inference() else tensor._version

@@ -7,14 +7,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
 #include "armillary/core/error.h"
-#include "armillary/core/recent.h"
 #include "armillary/core/spec.h"
 #include "armillary/core/user_text.h"
 
@@ -67,7 +65,14 @@ class Lines {
   std::string_view rest_;
 };
 
-Call parse_call(const std::string& text) {
+/// Integers are symbolic while a model is traced; a plan needs their values, so they are fixed.
+std::int64_t int_of(const c10::IValue& value) {
+  return value.isSymInt() ? value.toSymInt().guard_int(__FILE__, __LINE__) : value.toInt();
+}
+
+}  // namespace
+
+Call call_of(const std::string& text) {
   Lines lines(text);
   Call call;
   attention::AttentionOptions& options = call.options;
@@ -85,32 +90,6 @@ Call parse_call(const std::string& text) {
   options.mask = plan::parse_mask(lines.value("mask"), {q_len, kv_len});
   options.proofs = lines.last_value("proofs");  // A path may have ends of lines.
   return call;
-}
-
-/// Calls by their text. Packed documents have long ones, and every layer of a model has the same.
-class KnownCalls {
- public:
-  Call get(const std::string& text) {
-    const std::lock_guard lock(mutex_);
-    const auto* const known = calls_.find([&](const auto& one) { return one.first == text; });
-    return known != nullptr ? known->second : calls_.add({text, parse_call(text)}).second;
-  }
-
- private:
-  std::mutex mutex_;
-  Recent<std::pair<std::string, Call>> calls_{32};
-};
-
-/// Integers are symbolic while a model is traced; a plan needs their values, so they are fixed.
-std::int64_t int_of(const c10::IValue& value) {
-  return value.isSymInt() ? value.toSymInt().guard_int(__FILE__, __LINE__) : value.toInt();
-}
-
-}  // namespace
-
-Call call_of(const std::string& text) {
-  static auto* const known = new KnownCalls;  // Never destroyed, as the registry of groups.
-  return known->get(text);
 }
 
 Call read_call(const torch::jit::Stack& stack) {

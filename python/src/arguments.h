@@ -2,8 +2,7 @@
 //
 // All ops end with the same arguments, which describe a call apart from its tensors: a text, and
 // the two numbers that a layer or a step changes. They are plain values, so that a compiled graph
-// or an exported program holds them, in whatever process it runs. Calls are known by their text, so
-// only the first of them is read.
+// or an exported program holds them, in whatever process it runs.
 #pragma once
 
 #include <ATen/core/stack.h>
@@ -28,8 +27,9 @@ struct Call {
 };
 
 /// Reads the text of a call: lines `name=value`, in the order of Spread._call of the package. Seed
-/// and step of the dropout are not in it. A text that was read recently is not read again.
-/// Threads: any. @throws InvalidArgument as the parsers of plan/.
+/// and step of the dropout are not in it. Cost: O(text), as much as to tell it from another; what
+/// is known of its problem is found by the group (runtime/group_state.h). Threads: any. @throws
+/// InvalidArgument as the parsers of plan/.
 Call call_of(const std::string& text);
 
 /// Reads the last arguments of the stack, which stay there. @throws as call_of.

@@ -3,8 +3,9 @@
 //   FedCall(settings) --feed_k--> begun, K travels --feed_v--> V travels --finish(q)--> out, in the
 //                                       the group is the call's own            graph over q, k, v
 //
-// The registry of groups holds the call while it is under way, and ends it before the communicator
-// is dropped. Backward is the op attention_backward, as for a call of the op attention_forward.
+// The call is an AttentionInProgress, which its group holds until it is over (groups.h). This class
+// adds the settings of Python and the graph: backward is the op attention_backward, as for a call
+// of the op attention_forward.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -12,10 +13,10 @@
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
-#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -66,72 +67,63 @@ struct QueryShape {
   std::int64_t value_dim = 0;
 };
 
-class FedCall : public LongCall, public std::enable_shared_from_this<FedCall> {
+class FedCall {
  public:
-  FedCall(Stack settings, Extras extras)
-      : settings_(std::move(settings)), extras_(std::move(extras)), call_(read_call(settings_)) {}
-
-  ~FedCall() override {
-    // Threads of the communicator do not exist in a forked child.
-    if (process_ != getpid()) static_cast<void>(call_in_progress_.release());
-  }
-
-  bool has_begun() const override { return has_begun_; }
-
-  bool is_under_way() const override { return call_in_progress_ != nullptr; }
-
-  void end(const std::string& reason) noexcept override {
-    call_in_progress_.reset();
-    if (reason_.empty()) reason_ = reason;
+  /// `settings`: the arguments of kCallSchema. @throws InvalidArgument if they are none.
+  FedCall(const Stack& settings, Extras extras)
+      : extras_(std::move(extras)), settings_(read_call(settings)) {
+    // The arguments of attention_forward behind the sinks.
+    rest_ = {IValue(extras_.slopes), IValue(extras_.sequence), IValue(false)};
+    rest_.insert(rest_.end(), settings.begin(), settings.end());
   }
 
   void feed_k(const at::Tensor& k_BLGD, const QueryShape& q) {
-    on_group(use(), [&](comm::Communicator& comm) {
-      has_begun_ = true;
-      attention::AttentionOptions options = call_.options;
-      options.sinks_H = extras_.sinks.value_or(at::Tensor());
-      options.alibi_slopes_H = extras_.slopes.value_or(at::Tensor());
-      options.sequence = number_of(IValue(extras_.sequence));
-      const attention::AttentionShape shape{.batch = k_BLGD.size(0),
-                                            .q_tokens = q.tokens,
-                                            .kv_tokens = k_BLGD.size(1),
-                                            .heads = q.heads,
-                                            .kv_heads = k_BLGD.size(2),
-                                            .head_dim = k_BLGD.size(3),
-                                            .value_dim = q.value_dim,
-                                            .dtype = k_BLGD.scalar_type()};
-      call_in_progress_ = std::make_unique<AttentionInProgress>(
-          Attention(comm, options).begin(attention::CallKind::Functional, shape));
-      call_in_progress_->feed_k(k_BLGD);
+    attention::AttentionOptions options = settings_.options;
+    options.sinks_H = extras_.sinks.value_or(at::Tensor());
+    options.alibi_slopes_H = extras_.slopes.value_or(at::Tensor());
+    options.sequence = number_of(IValue(extras_.sequence));
+    const attention::AttentionShape shape{.batch = k_BLGD.size(0),
+                                          .q_tokens = q.tokens,
+                                          .kv_tokens = k_BLGD.size(1),
+                                          .heads = q.heads,
+                                          .kv_heads = k_BLGD.size(2),
+                                          .head_dim = k_BLGD.size(3),
+                                          .value_dim = q.value_dim,
+                                          .dtype = k_BLGD.scalar_type()};
+    call_ = begin_on_group(settings_.group, [&](comm::Communicator& comm) {
+      AttentionInProgress call =
+          Attention(comm, options).begin(attention::CallKind::Functional, shape);
+      call.feed_k(k_BLGD);
+      return call;
     });
+    k_BLGD_ = k_BLGD;
   }
 
   void feed_v(const at::Tensor& v_BLGE) {
-    check_under_way();
-    on_group(use(), [&](comm::Communicator&) {
-      check_under_way();
-      call_in_progress_->feed_v(v_BLGE);
-    });
+    go_on([&] { call_->feed_v(v_BLGE); });
+    v_BLGE_ = v_BLGE;
   }
 
   /// The output; a node of the graph over the three and the sinks.
-  at::Tensor finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD, const at::Tensor& v_BLGE) {
+  at::Tensor finish(const at::Tensor& q_BLHD) {
     const ForwardRun run = [&](Stack& stack) {
       const std::vector<IValue> inputs = take(stack, stack.size());
       with_python_errors([&] {
-        push_forward(stack,
-                     finished({inputs[0].toTensor(), inputs[1].toTensor(), inputs[2].toTensor()}));
+        attention::AttentionResults results;
+        go_on([&] {
+          results = call_->finish(inputs[0].toTensor(), inputs[1].toTensor(), inputs[2].toTensor());
+        });
+        push_forward(stack, results);
       });
     };
-    std::vector<IValue> rest{IValue(extras_.slopes), IValue(extras_.sequence), IValue(false)};
-    rest.insert(rest.end(), settings_.begin(), settings_.end());
-    const at::Tensor qkv[] = {q_BLHD, k_BLGD, v_BLGE};
-    return forward_in_graph(qkv, extras_.sinks, rest, run).front();
+    const at::Tensor qkv[] = {q_BLHD, std::exchange(k_BLGD_, {}), std::exchange(v_BLGE_, {})};
+    return forward_in_graph(qkv, extras_.sinks, rest_, run).front();
   }
 
-  /// Ends a call that is under way, on all ranks.
+  /// Ends a call that is in progress, on all ranks.
   void drop(const std::string& text) {
-    if (!is_under_way() || process_ != getpid()) return;
+    k_BLGD_ = v_BLGE_ = {};
+    if (!call_ || call_->is_over()) return;
     try {
       refuse_on_group(use(), text);
     } catch (const Error&) {
@@ -139,39 +131,33 @@ class FedCall : public LongCall, public std::enable_shared_from_this<FedCall> {
     }
   }
 
-  /// Why the call ended before it had finished; empty if it did not.
-  const std::string& reason() const { return reason_; }
+  /// The method that comes next. @throws CommError, with the reason, if the call was dropped.
+  std::string required() const {
+    if (!call_) return "feed_k";
+    try {
+      call_->check_in_progress();
+    } catch (const InvalidArgument&) {
+      return "another call";
+    }
+    return v_BLGE_.defined() ? "finish" : "feed_v";
+  }
 
  private:
-  GroupUse use() {
-    GroupUse use = call_.group;
-    use.call = shared_from_this();
-    return use;
+  GroupUse use() const {
+    return {.name = settings_.group.name, .timeout_s = settings_.group.timeout_s, .call = call_};
   }
 
-  void check_under_way() const {
-    if (is_under_way()) return;
-    fail<CommError>("attention: the call has ended{}{}", reason_.empty() ? "" : ": ", reason_);
+  void go_on(const std::function<void()>& action) const {
+    call_->check_in_progress();  // Its group may be gone if it was dropped.
+    on_group(use(), [&](comm::Communicator&) { action(); });
   }
 
-  attention::AttentionResults finished(const attention::AttentionInputs& qkv) {
-    check_under_way();
-    attention::AttentionResults results;
-    on_group(use(), [&](comm::Communicator&) {
-      check_under_way();
-      results = call_in_progress_->finish(qkv.q_BLHD, qkv.k_BLGD, qkv.v_BLGE);
-      call_in_progress_.reset();
-    });
-    return results;
-  }
-
-  const pid_t process_ = getpid();
-  Stack settings_;  ///< The arguments of kCallSchema.
   Extras extras_;
-  Call call_;
-  bool has_begun_ = false;
-  std::unique_ptr<AttentionInProgress> call_in_progress_;  ///< Null unless under way.
-  std::string reason_;
+  Call settings_;  ///< Without the extras.
+  std::vector<IValue> rest_;
+  std::shared_ptr<AttentionInProgress> call_;  ///< Null before K is fed.
+  at::Tensor k_BLGD_;                          ///< As they were fed, until the end.
+  at::Tensor v_BLGE_;
 };
 
 }  // namespace
@@ -179,10 +165,10 @@ class FedCall : public LongCall, public std::enable_shared_from_this<FedCall> {
 void bind_fed_call(py::module_& module) {
   using BelowAutocast = c10::impl::ExcludeDispatchKeyGuard;
   using Release = py::call_guard<py::gil_scoped_release>;
-  py::class_<FedCall, std::shared_ptr<FedCall>>(module, "FedCall")
+  py::class_<FedCall>(module, "FedCall")
       .def(py::init([](const py::list& settings, std::optional<at::Tensor> sinks,
                        std::optional<at::Tensor> slopes, std::optional<at::Tensor> sequence) {
-             return std::make_shared<FedCall>(
+             return std::make_unique<FedCall>(
                  stack_of(settings),
                  Extras{std::move(sinks), std::move(slopes), std::move(sequence)});
            }),
@@ -204,18 +190,15 @@ void bind_fed_call(py::module_& module) {
           py::arg("v"), Release())
       // Hooks of saved tensors throw errors of Python through it, which PyTorch's wrapper passes
       // on.
-      .def("finish",
-           torch::wrap_pybind_function_no_gil(
-               [](FedCall& call, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-                 const BelowAutocast below(c10::autocast_dispatch_keyset);
-                 return call.finish(q, k, v);
-               }),
-           py::arg("q"), py::arg("k"), py::arg("v"))
+      .def("finish", torch::wrap_pybind_function_no_gil([](FedCall& call, const at::Tensor& q) {
+             const BelowAutocast below(c10::autocast_dispatch_keyset);
+             return call.finish(q);
+           }),
+           py::arg("q"))
       .def(
           "drop", [](FedCall& call, const std::string& text) { call.drop(text); }, py::arg("text"),
           Release())
-      .def_property_readonly("is_under_way", &FedCall::is_under_way)
-      .def_property_readonly("reason", &FedCall::reason);
+      .def_property_readonly("required", &FedCall::required);
 }
 
 }  // namespace armillary::python

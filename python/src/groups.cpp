@@ -44,12 +44,12 @@ struct Member {
   const std::uintptr_t id;
   std::mutex mutex;  ///< Held during a use; guards all that follows.
   std::unique_ptr<comm::Communicator> comm;
-  comm::JoinedCommunicator* joined = nullptr;  ///< `comm`, but for a group of one rank.
-  std::shared_ptr<LongCall> call;              ///< The one that is under way.
+  comm::JoinedCommunicator* joined = nullptr;            ///< `comm`, but for a group of one rank.
+  std::shared_ptr<attention::AttentionInProgress> call;  ///< The one that is in progress.
 
-  /// `reason`: why a call that is under way ends.
+  /// `reason`: why a call that is in progress ends.
   void drop(const std::string& reason) {
-    if (call) call->end(reason);
+    if (call) call->drop(reason);
     call.reset();
     joined = nullptr;
     comm.reset();
@@ -167,16 +167,16 @@ void drop_failed(Member& member, const GroupUse& use, Clock::time_point begin) {
   member.drop(failure_of(*member.comm));
 }
 
-/// Whether a use goes on with the call that is under way. @throws InvalidArgument if its call is
-/// under way no more: the group was left.
+/// Whether a use goes on with the call that is in progress. @throws CommError if that was dropped.
 bool goes_on_with_call(const Member& member, const GroupUse& use) {
-  if (!use.call || !use.call->has_begun()) return false;
-  if (member.call == use.call && use.call->is_under_way()) return true;
+  if (!use.call) return false;
+  use.call->check_in_progress();
+  if (member.call == use.call) return true;
   fail<InvalidArgument>(
       "attention: the group was left while the call was in progress; begin another one");
 }
 
-/// Ends the call that is under way, for another use has come.
+/// Ends the call that is in progress, for another use has come.
 void refuse_beside_call(Member& member) {
   const std::string failure = failure_of(*member.comm);
   if (!failure.empty()) throw CommError(failure);
@@ -188,11 +188,11 @@ void refuse_beside_call(Member& member) {
   throw InvalidArgument(text);
 }
 
-/// The use of a member whose mutex is held. `goes_on`: the call that is under way does.
+/// The use of a member whose mutex is held. `goes_on`: with the call that is in progress.
 void use_member(Member& member, const GroupUse& use, bool goes_on,
                 const std::function<void(comm::Communicator&)>& action) {
   const Clock::time_point begin = Clock::now();
-  if (member.call && !member.call->is_under_way()) member.call.reset();
+  if (member.call && member.call->is_over()) member.call.reset();
   const bool is_beside = member.call && !goes_on;
   if (!member.call) join_if_left(member, use);
   const bool has_failed = !failure_of(*member.comm).empty();
@@ -200,7 +200,6 @@ void use_member(Member& member, const GroupUse& use, bool goes_on,
   try {
     if (is_beside) refuse_beside_call(member);
     if (!has_failed && is_timeout) member.comm->set_timeout(use.timeout_s);
-    if (use.call) member.call = use.call;
     action(*member.comm);
   } catch (const CommError&) {
     const std::string reason = reason_of_peer(member);
@@ -219,6 +218,16 @@ void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)
   const std::shared_ptr<Member> member = find(use.name);
   const std::lock_guard lock(member->mutex);
   use_member(*member, use, goes_on_with_call(*member, use), action);
+}
+
+std::shared_ptr<attention::AttentionInProgress> begin_on_group(const GroupUse& use,
+                                                               const Begin& begin) {
+  const std::shared_ptr<Member> member = find(use.name);
+  const std::lock_guard lock(member->mutex);
+  use_member(*member, use, false, [&](comm::Communicator& comm) {
+    member->call = std::make_shared<attention::AttentionInProgress>(begin(comm));
+  });
+  return member->call;
 }
 
 void refuse_on_group(const GroupUse& use, const std::string& text) {

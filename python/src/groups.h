@@ -17,42 +17,35 @@
 #include <string>
 #include <vector>
 
+#include "armillary/attention/attention_in_progress.h"
 #include "armillary/comm/communicator.h"
 
 namespace armillary::python {
 
-/// A call that takes several uses of its group, which takes no other use from the first of them
-/// until the call is over.
-class LongCall {
- public:
-  LongCall() = default;
-  LongCall(const LongCall&) = delete;
-  LongCall& operator=(const LongCall&) = delete;
-  virtual ~LongCall() = default;
-  /// Whether its first use has begun.
-  virtual bool has_begun() const = 0;
-  /// Whether it has begun and is not over.
-  virtual bool is_under_way() const = 0;
-  /// Gives up what it holds of the communicator: the group has failed, or is left.
-  virtual void end(const std::string& reason) noexcept = 0;
-};
-
 /// A group as the ops name it: that of c10d::ProcessGroup, or empty for a group of one rank.
 struct GroupUse {
   std::string name;
-  double timeout_s = 60;                ///< Timeout of joining, and of waits in the call.
-  std::shared_ptr<LongCall> call = {};  ///< The call that the use is a part of, if it has several.
+  double timeout_s = 60;  ///< Timeout of joining, and of waits in the call.
+  /// The call that the use goes on with; null for a use by itself.
+  std::shared_ptr<attention::AttentionInProgress> call = {};
 };
 
 /// Calls the action with the group's communicator. Calls of one group run one after the other,
-/// whatever their threads. Collective if the group is used for the first time. Between the uses of
-/// a LongCall another use ends that call and is refused, on all ranks.
+/// whatever their threads. Collective if the group is used for the first time. Until a call that
+/// begin_on_group began is over, a use that does not go on with it drops it and is refused, on all
+/// ranks.
 /// @throws what the action throws; InvalidArgument if there is no such group, or it was made before
-/// this process was forked, or another call is under way in it; CommError as
-/// comm::join_process_group.
+/// this process was forked, or another call is in progress in it; CommError as
+/// comm::join_process_group, or if the call of the use was dropped.
 void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)>& action);
 
-/// Refuses the call of this rank, also one that is under way, and that of all ranks of the group
+/// Begins a call that takes several uses of its group. The group holds it until it is over, and
+/// drops it before the communicator goes: the group has failed, or was left. @throws as on_group.
+using Begin = std::function<attention::AttentionInProgress(comm::Communicator&)>;
+std::shared_ptr<attention::AttentionInProgress> begin_on_group(const GroupUse& use,
+                                                               const Begin& begin);
+
+/// Refuses the call of this rank, also one that is in progress, and that of all ranks of the group
 /// that are in one. They have ten seconds at most to hear it. @throws InvalidArgument with this
 /// text.
 [[noreturn]] void refuse_on_group(const GroupUse& use, const std::string& text);
