@@ -115,7 +115,7 @@ TEST(KnownProblems, OfOtherGroupsCountForNothing) {
       if (forgets) forget_programs(*outer, 310);
       for (const int problem : {300, 301}) {
         const std::vector<at::Tensor> given = attended(*inner, options_of(problem));
-        // Of the same place in a group of two.
+        // The same place in a group of two.
         if (problem == seen && inner->rank() == outer->rank()) {
           expect_same(given, required, "rank " + std::to_string(rank));
         }

@@ -37,7 +37,7 @@ class OnePlanner {
   std::optional<plan::Planner> planner_;
 };
 
-/// What the cache is asked for.
+/// A question to the cache.
 struct Key {
   const plan::Problem& problem;
   const plan::Strategy& strategy;
@@ -112,8 +112,8 @@ class Entry {
 };
 
 /// The problems that were used last. A training run has one problem per mask, and packed documents
-/// bring a new mask every step, so old problems must go. What goes stays alive as long as a rank
-/// uses it.
+/// bring a new mask every step, so old problems must go. One that goes stays alive as long as a
+/// rank uses it.
 class Cache {
  public:
   /// The entry of this problem, added if there is none. Planning happens outside of the lock.

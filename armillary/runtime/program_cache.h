@@ -3,8 +3,8 @@
 //   (problem, strategy, kernel) --Planner--> (pass, rank) --source--> program --compile-->
 //   CompiledProgram
 //
-// Programs and their proofs are forgotten together. What a group of ranks has proved is another
-// matter, which its ranks have to agree on (group_state.h).
+// Programs and their proofs are forgotten together. A group of ranks remembers by itself that it
+// has proved a problem (group_state.h), for its ranks have to agree on that.
 #pragma once
 
 #include <memory>
