@@ -365,7 +365,7 @@ std::shared_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape&
   try {
     if (kind == CallKind::Replay) check_kept(kept);
     check_and_compile(*call, options);
-    call->may_run = proof::is_proved(call->known->proved, comm, call->programs->proved);
+    call->may_run = runtime::is_proved(*call->known, *call->programs);
   } catch (const InvalidArgument& error) {
     refusal.raise(proof::Finding::RefusedInput, error.what());
   } catch (const PlanError& error) {
@@ -395,7 +395,7 @@ std::shared_ptr<AttentionCall> prepare_backward(const AttentionShape& shape,
                                                 const AttentionOptions& options) {
   auto call = new_call(CallKind::Functional, shape, comm, options);
   check_and_compile(*call, options);
-  if (proof::is_proved(call->known->proved, comm, call->programs->proved)) return call;
+  if (runtime::is_proved(*call->known, *call->programs)) return call;
   // The group was made after forward ran.
   call = prepare_call(CallKind::Backward, shape, comm, options, {});
   call->agree();

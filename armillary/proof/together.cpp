@@ -80,14 +80,6 @@ std::vector<T> gather(comm::Communicator& comm, const T& mine) {
 
 }  // namespace
 
-bool is_proved(const std::optional<Claims>& before, const comm::Communicator& comm,
-               const RankPrograms& own) {
-  if (!before) return false;
-  if (*before == own.programs) return true;
-  fail<PlanError>("attention: {} was proved with other programs than rank {} has now",
-                  to_string(own.planner.strategy()), comm.rank());
-}
-
 void prove_together(comm::Communicator& comm, const RankPrograms& own, const std::string& folder) {
   Verdict mine;
   const auto refuse = [&](Finding finding, std::string_view why) {

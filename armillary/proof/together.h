@@ -9,7 +9,6 @@
 
 #include <array>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "armillary/comm/communicator.h"
@@ -29,11 +28,6 @@ struct RankPrograms {
   bool finds_saved = false;  ///< Whether backward and replay find the tiles that forward saves.
   std::shared_ptr<Proofs> proofs;  ///< Those of planner and source.
 };
-
-/// Whether these programs are the ones that the group proved for their problem and strategy:
-/// `before`, if it has proved any. It sends nothing. @throws PlanError if it proved others.
-bool is_proved(const std::optional<Claims>& before, const comm::Communicator& comm,
-               const RankPrograms& own);
 
 /// Returns when the programs of all ranks of the group are proved. `folder` has recorded proofs
 /// (proof_file.h); empty for none. Every pass is proved by one rank, the next by the rank after.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "armillary/core/error.h"
 #include "armillary/runtime/rank.h"
 
 namespace armillary::runtime {
@@ -16,6 +17,13 @@ auto is_asked_by(const plan::Problem& problem, const std::string& strategy_text)
 }
 
 }  // namespace
+
+bool is_proved(const KnownProblem& known, const CompiledAttention& programs) {
+  if (!known.proved) return false;
+  if (*known.proved == programs.proved.programs) return true;
+  fail<PlanError>("attention: {} was proved with other programs than rank {} has now",
+                  to_string(programs.proved.planner.strategy()), programs.forward->program.rank);
+}
 
 std::shared_ptr<KnownProblem> KnownProblems::find(const plan::Problem& problem,
                                                   const std::string& strategy_text) {

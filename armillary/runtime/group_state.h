@@ -33,6 +33,10 @@ struct KnownProblem {
   std::optional<proof::Claims> proved = {};
 };
 
+/// Whether these are the programs that the group has proved for the problem, on this rank. It sends
+/// nothing. @throws PlanError if it has proved others.
+bool is_proved(const KnownProblem& known, const CompiledAttention& programs);
+
 /// The problems that a group attended to last: its proofs. A layer makes the same call in every
 /// step, so almost every look-up finds its entry. Ranks of a group look them up in the same order,
 /// so all of them remember, and have proved, the same ones; what other groups of the process have

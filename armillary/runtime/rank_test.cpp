@@ -108,7 +108,7 @@ TEST(Rank, AGroupThatGoesTakesItsStateAlong) {
                                                      .words = {},
                                                      .programs = programs,
                                                      .proved = programs->proved.programs}));
-      EXPECT_TRUE(proof::is_proved(kept.back().lock()->proved, group, programs->proved));
+      EXPECT_TRUE(is_proved(*kept.back().lock(), *programs));
     };
     for (const comm::Communicator* group : {&comm, stays.get(), goes.get()}) fill(*group);
     const GroupState* const state_of_all = &rank.group(comm);
