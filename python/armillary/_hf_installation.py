@@ -221,8 +221,8 @@ class Installation:
 
     def _check_tokens(self, sharded: Deal) -> None:
         """Raises `InvalidArgument`, on all ranks alike, if one has no token: transformers fails there."""
-        for rank, index in enumerate(self.sp._positions_of_ranks(sharded.seq_len, sharded.mask)):
-            if not len(index):
+        for rank, size in enumerate(self.sp._sizes_of_ranks(sharded.seq_len, sharded.mask)):
+            if size == 0:
                 raise InvalidArgument(
                     f"armillary.hf: layout {self.sp.layout} gives rank {rank} none of {sharded.seq_len} "
                     "tokens; one for each rank is required"

@@ -73,7 +73,6 @@ class OneDevice(Observed):
     def __init__(self, sp: SequenceParallel) -> None:
         super().__init__(sp)
         self.group_name, self.rank, self.world, self.layout = "", 0, 1, "contiguous"
-        self._shards = {}  # those of sp have its layout
 
     def _attend(
         self, q: Tensor, k: Tensor, v: Tensor, mask: tuple[str, int], settings: dict[str, Any]

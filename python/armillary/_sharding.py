@@ -145,7 +145,7 @@ def _sequence_digest(whole: Mapping[str, Tensor]) -> Tensor:
 def _check_even(sp: Spread, length: int, mask: Mask, ragged: str) -> None:
     if ragged == "uneven":
         return
-    sizes = [len(one) for one in sp._positions_of_ranks(length, mask)]
+    sizes = sp._sizes_of_ranks(length, mask)
     if max(sizes) == min(sizes):
         return
     pieces = (2 if sp.layout == "zigzag" else 1) * sp.world

@@ -19,9 +19,10 @@ from armillary.errors import Error, InvalidArgument
 from armillary.masks import Mask, as_mask, documents_of
 
 _DEFAULT_TIMEOUT_S = 60.0
+Runs = list[tuple[int, int, int, int]]  # strided: begin, count, step, width
 _dealers: dict[tuple[str, int], str] = {}  # layout that dealt tokens last, in each group
 _dealt = Dealt()
-_REMEMBERED = 16  # entries that each cache keeps: positions of the ranks, masks of documents
+_REMEMBERED = 16  # masks of documents
 
 
 class Spread:
@@ -60,7 +61,6 @@ class Spread:
         self.timeout_s = float(timeout_s)
         self.proofs = proofs
         _native.check_settings(strategy, layout, wire)
-        self._shards: dict[tuple[int, Mask], list[Tensor]] = {}
         self._documents: dict[tuple[Mask, tuple[int, ...]], Mask] = {}
         self._process = os.getpid()
         self._group_key = (self.group_name, _native.id_of(self.group_name))
@@ -78,7 +78,7 @@ class Spread:
         if not torch.compiler.is_compiling():
             _dealers[self._group_key] = self.layout
             lengths_dealt(self.layout, self.world).add(seq_len)
-        return self._positions_of_ranks(seq_len, self.mask if mask is None else mask)[self.rank]
+        return _positions(self._runs_of_ranks(seq_len, self.mask if mask is None else mask)[self.rank])
 
     def deal(self, seq_len: int, mask: AnyMask | None = None) -> Deal:
         """The deal of a sequence whose tokens of this rank were taken with `positions` in the place of
@@ -132,13 +132,16 @@ class Spread:
             **sizes,
         }
 
+    def _runs_of_ranks(self, seq_len: int, mask: Mask) -> list[Runs]:
+        """Global positions of the tokens of every rank, as the layout deals them."""
+        return _native.shards(self._problem(seq_len, mask))
+
     def _positions_of_ranks(self, seq_len: int, mask: Mask) -> list[Tensor]:
-        """Global positions of the tokens of every rank."""
-        known = self._shards.get((seq_len, mask))
-        if known is None:
-            known = [_positions(runs) for runs in _native.shards(self._problem(seq_len, mask))]
-            remember(self._shards, (seq_len, mask), known, _REMEMBERED)
-        return known
+        return [_positions(runs) for runs in self._runs_of_ranks(seq_len, mask)]
+
+    def _sizes_of_ranks(self, seq_len: int, mask: Mask) -> list[int]:
+        """The number of tokens of every rank."""
+        return [sum(run[1] * run[3] for run in runs) for runs in self._runs_of_ranks(seq_len, mask)]
 
     def _mask_of(
         self,
@@ -270,8 +273,7 @@ def _first_line(failure: Exception) -> str:
     return str(failure).partition("\n")[0]
 
 
-def _positions(runs: list[tuple[int, int, int, int]]) -> Tensor:
-    """Positions of strided runs (begin, count, step, width), in order."""
+def _positions(runs: Runs) -> Tensor:
     parts = [
         (begin + step * torch.arange(count).unsqueeze(1) + torch.arange(width)).flatten()
         for begin, count, step, width in runs
