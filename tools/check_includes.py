@@ -43,6 +43,14 @@ KERNEL_SEES_OF_PLAN = {"mask", "layout", "runs", "blocks"}
 # The machine below plans knows no attention. Its tests may use plans as examples.
 MACHINE = "armillary/plan/program/"
 
+# The caches of the project: programs, proofs of a group, answers of the tuner.
+CACHE = "armillary/core/recent.h"
+CACHES = {
+    "armillary/runtime/program_cache.cpp",
+    "armillary/runtime/group_state.h",
+    "armillary/predict/tune/automatic.cpp",
+}
+
 TORCH_FREE = tuple(
     f"armillary/{folder}/"
     for folder in [
@@ -93,6 +101,8 @@ def broken_rule(path, bracket, included, root):
         return None if bracket == "<" else 'a quoted include names a file from the root: "armillary/..."'
     if not (root / included).is_file():
         return "no such file"
+    if included == CACHE and path not in CACHES and not path.endswith("_test.cpp"):
+        return f"there are {len(CACHES)} caches: {', '.join(sorted(CACHES))}"
     above = included.startswith("armillary/plan/") and not included.startswith(MACHINE)
     if path.startswith(MACHINE) and above and not path.endswith("_test.cpp"):
         return f"{MACHINE} knows no attention; of armillary/plan it uses itself alone"
