@@ -326,7 +326,9 @@ void AttentionCall::drop(const std::string& reason) {
 }
 
 void AttentionCall::check_in_progress() const {
-  if (!dropped.empty()) fail<CommError>("attention: the call has ended: {}", dropped);
+  if (dropped) {
+    fail<CommError>("attention: the call has ended{}{}", dropped->empty() ? "" : ": ", *dropped);
+  }
   if (!run) fail<InvalidArgument>("attention: the call is over; begin another one");
 }
 

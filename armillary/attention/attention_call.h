@@ -62,7 +62,7 @@ struct AttentionCall {
   std::optional<at::Tensor> sinks_H;
   FedTensor k_BLGD;
   FedTensor v_BLGE;
-  std::string dropped;  ///< Why it ended before it had finished; empty if it did not.
+  std::optional<std::string> dropped;  ///< Why it ended before it had finished; none if it did not.
 
   AttentionCall() = default;
   AttentionCall(const AttentionCall&) = delete;
