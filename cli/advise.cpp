@@ -98,31 +98,32 @@ tune::AdviceQuestion question(const AdviseFlags& flags, RecipeModel model_of) {
 }
 
 /// USP's Table 2 with the numbers of this model.
-void print_methods(const tune::AdviceQuestion& asked) {
-  const int devices = asked.devices == 0 ? asked.cluster.devices() : asked.devices;
+void print_methods(const tune::AdviceQuestion& request) {
+  const int devices = request.devices == 0 ? request.cluster.devices() : request.devices;
   fmt::print("\none layer on each of {}, forward and backward\n\n", count_of(devices, "device"));
   fmt::print(
       "| method | parameter elements sent | activation elements sent | parameters, gradients GiB "
       "| optimizer GiB | activations GiB |\n|---|---|---|---|---|---|\n");
-  for (const cost::MethodCost& cost : cost::method_costs(asked.step, devices)) {
+  for (const cost::MethodCost& cost : cost::method_costs(request.step, devices)) {
     fmt::print("| {} | {:.4g} | {:.4g} | {:.3f} | {:.3f} | {:.3f} |\n", cost.method,
                cost.parameter_elements, cost.activation_elements, gib(cost.parameter_bytes),
                gib(cost.optimizer_bytes), gib(cost.activation_bytes));
   }
 }
 
-void print_advice(const tune::AdviceQuestion& asked, const tune::Advice& advice, std::size_t top) {
+void print_advice(const tune::AdviceQuestion& request, const tune::Advice& advice,
+                  std::size_t top) {
   const tune::Advised& best = advice.meshes.front();
   const auto& [products, attention, passes, tensor, gradients, optimizer, pipeline] = best.time;
-  fmt::print("{} on {}: {}, batch {}\n  {}\n  attention: {}\n", asked.model, asked.cluster.name,
-             count_of(asked.step.seq, "token"), asked.step.batch, to_string(best),
+  fmt::print("{} on {}: {}, batch {}\n  {}\n  attention: {}\n", request.model, request.cluster.name,
+             count_of(request.step.seq, "token"), request.step.batch, to_string(best),
              to_string(best.attention));
   fmt::print(
       "  {:.3f} s a step: products {:.3f}, attention {:.3f}, passes over activations {:.3f}, "
       "messages of tp {:.3f}, pipeline {:.3f}, gradients and parameters {:.3f}, optimizer {:.3f}\n",
       best.time.total(), products, attention, passes, tensor, pipeline, gradients, optimizer);
   fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {}\n", gib(best.memory.total()),
-             gib(asked.cluster.device.memory_bytes), count_of(best.longest_seq, "token"));
+             gib(request.cluster.device.memory_bytes), count_of(best.longest_seq, "token"));
   for (const std::string& reason : advice.reasons) fmt::print("  {}\n", reason);
   fmt::print("  longest of all: {} with {}\n\n", count_of(advice.longest.longest_seq, "token"),
              to_string(advice.longest));
@@ -136,14 +137,14 @@ void print_advice(const tune::AdviceQuestion& asked, const tune::Advice& advice,
 
 void run(const AdviseFlags& flags, RecipeModel model_of) {
   const int top = parse_count("--top", flags.top);
-  const tune::AdviceQuestion asked = question(flags, model_of);
-  const tune::Advice advice = tune::advise(asked);
+  const tune::AdviceQuestion request = question(flags, model_of);
+  const tune::Advice advice = tune::advise(request);
   if (flags.json) {
     fmt::print("{}\n", to_json(advice));
     return;
   }
-  print_advice(asked, advice, static_cast<std::size_t>(top));
-  if (flags.methods) print_methods(asked);
+  print_advice(request, advice, static_cast<std::size_t>(top));
+  if (flags.methods) print_methods(request);
 }
 
 }  // namespace

@@ -108,8 +108,8 @@ nlohmann::ordered_json json_of(const Flight& flight, const recorder::RecordedOp&
                               {"kind", op.kind},
                               {"lane", op.op.lane},
                               {"start_s", seconds(flight, op.start_ns)},
-                              {"done", op.done}};
-  if (op.done) json["end_s"] = seconds(flight, op.end_ns);
+                              {"done", op.complete}};
+  if (op.complete) json["end_s"] = seconds(flight, op.end_ns);
   if (op.is_message()) {
     json["peer"] = op.op.peer;
     json["bytes"] = op.op.bytes;

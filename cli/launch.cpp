@@ -128,7 +128,7 @@ std::optional<int> killed_rank(const launch::Ending& failed) {
 std::optional<recorder::Diagnosis> recorded_cause(const launch::LaunchFolder& folder,
                                                   const std::vector<launch::Ending>& failed) {
   const std::string run_folder = folder.run_folder();
-  if (run_folder.empty() || failed[0].asked) return {};
+  if (run_folder.empty() || failed[0].by_request) return {};
   try {
     recorder::RecordedRun run = recorder::read_run(run_folder);
     for (const launch::Ending& ending : failed) {
@@ -217,7 +217,7 @@ int run_in_rank(const LaunchArguments& arguments) {
   if (place->world > 1) options.stopped_s = 0;  // Its peers wait for it, with their own deadline.
   const std::vector<launch::Ending> failed = launch::supervise(std::span(&command, 1), options);
   for (const launch::Ending& ending : failed) {
-    if (!ending.asked) launch::tell(ending);
+    if (!ending.by_request) launch::tell(ending);
   }
   return failed.empty() ? kDone : failed[0].code;
 }

@@ -36,7 +36,7 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
         ->group(kProblemGroup)
         ->check(not_empty());
   };
-  // The strategy and the problem, then the choices of passes, lowering and wire dtype.
+  // The strategy and the problem, then the choices of passes, lowering and transfer dtype.
   add("--strategy", flags.strategy,
       "NAME[:key=value,..]; `armillary plan --list` shows all [ring]");
   add("--world", flags.world,
@@ -60,7 +60,7 @@ void add_problem_flags(CLI::App& verb, ProblemFlags& flags) {
   add("--lower", flags.lower,
       "How the strategy's program is shortened before it runs: all, none, or some of\n"
       "fuse, alias, coalesce, zero_copy with commas between them [all]");
-  add("--wire", flags.wire,
+  add("--transfer-dtype", flags.transfer_dtype,
       "accumulator or input: dtype in which partial outputs and gradients travel [accumulator]");
   // A switch has no value, so it is no part of the list above.
   verb.add_flag("--return-lse", flags.return_lse, "Also bring the log-sum-exp home")
@@ -85,7 +85,7 @@ plan::Problem problem(const ProblemFlags& flags) {
       .mask = plan::parse_mask(flags.mask, {seq, kv_seq}),
       .layout = plan::parse_layout(flags.layout),
       .return_lse = flags.return_lse,
-      .wire = plan::parse_wire(flags.wire)};
+      .transfer_dtype = plan::parse_transfer_dtype(flags.transfer_dtype)};
   plan::validate(problem);  // Rules between flags, such as heads and KV heads.
   return problem;
 }

@@ -33,7 +33,7 @@ struct ProblemFlags {
   std::string layout = "contiguous";
   std::string pass;
   std::string lower = "all";
-  std::string wire = "accumulator";
+  std::string transfer_dtype = "accumulator";
   bool return_lse = false;
 };
 

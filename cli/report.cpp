@@ -46,7 +46,7 @@ struct RunToShow {
 
 /// Puts a flag of a recorded problem in its place. @throws InvalidArgument for a name that is none.
 void set_flag(ReportFlags& flags, const std::string& name, const std::string& value) {
-  constexpr std::array<std::pair<std::string_view, std::string ReportFlags::*>, 13> kPlaces{
+  constexpr std::array<std::pair<std::string_view, std::string ReportFlags::*>, 14> kPlaces{
       {{"--strategy", &ReportFlags::strategy},
        {"--world", &ReportFlags::world},
        {"--batch", &ReportFlags::batch},
@@ -59,7 +59,8 @@ void set_flag(ReportFlags& flags, const std::string& name, const std::string& va
        {"--dtype", &ReportFlags::dtype},
        {"--mask", &ReportFlags::mask},
        {"--layout", &ReportFlags::layout},
-       {"--wire", &ReportFlags::wire}}};
+       {"--transfer-dtype", &ReportFlags::transfer_dtype},
+       {"--wire", &ReportFlags::transfer_dtype}}};  // of older runs
   const auto* const place = std::ranges::find(kPlaces, name, &decltype(kPlaces)::value_type::first);
   if (place == kPlaces.end()) {
     fail<InvalidArgument>("report: {} is recorded in {}; a flag of a problem is required",

@@ -148,9 +148,9 @@ void print_timeline(const plan::Problem& problem, const sim::Cluster& cluster,
   line("exposed messages", [](const auto& rank) { return rank.exposed_s; });
   line("hidden messages", [](const auto& rank) { return rank.messages_s - rank.exposed_s; });
   line("idle at the end", [&](const auto& rank) { return timeline.end_s - rank.end_s; });
-  const MeanAndMost sent = spread(timeline, [](const auto& rank) { return rank.sent_bytes; });
-  fmt::print("  sent                {:>10.2f} MiB, most by a rank {:.2f}\n", sent.mean / kMebibyte,
-             sent.most / kMebibyte);
+  const MeanAndMost sent_bytes = spread(timeline, [](const auto& rank) { return rank.sent_bytes; });
+  fmt::print("  sent                {:>10.2f} MiB, most by a rank {:.2f}\n",
+             sent_bytes.mean / kMebibyte, sent_bytes.most / kMebibyte);
   const MeanAndMost slots = spread(timeline, [](const auto& rank) { return rank.slot_bytes; });
   const MeanAndMost external =
       spread(timeline, [](const auto& rank) { return rank.external_bytes; });
@@ -201,8 +201,8 @@ void run_strategy(const SimulateFlags& flags, const sim::Cluster& cluster) {
   const sim::TimelineParts record{.ops = flags.json || !flags.trace.empty(), .flows = flags.json};
   if (!flags.trace.empty()) plans = lowered_plans(flags);
   // Backward, which needs more memory, goes first: what does not fit is refused before any event.
-  const std::vector<plan::Pass> wanted = passes(flags);
-  for (auto pass = wanted.rbegin(); pass != wanted.rend(); ++pass) {
+  const std::vector<plan::Pass> all_passes = passes(flags);
+  for (auto pass = all_passes.rbegin(); pass != all_passes.rend(); ++pass) {
     timelines.push_back(simulate(planner, *pass, cluster,
                                  {.record = record,
                                   .fold = folds(flags, of_flags.world),

@@ -93,7 +93,7 @@ std::vector<sweep::Constant> constants(const ProblemFlags& flags, const sim::Clu
           {"head_dim", flags.head_dim},
           {"value_dim", flags.value_dim.empty() ? flags.head_dim : flags.value_dim},
           {"dtype", flags.dtype},
-          {"wire", flags.wire}};
+          {"wire", flags.transfer_dtype}};
 }
 
 }  // namespace

@@ -41,9 +41,9 @@ shares of the work can receive ([lower_bound.md](../armillary/plan/lower_bound.m
 
 /// The text before the texts of the strategies.
 constexpr const char* kTexts = R"(
-Formulas of bytes count words per rank with a full mask, and a sum as one word, as with `--wire input`; by default a
-partial sum of a bf16 problem takes two. N tokens, P ranks, d the dim of a head, Dq = query heads x d, Dk = KV heads
-x d, eps = 2/d for the log-sum-exp, u, Rq = R and Rk = C the ways over heads, queries and keys.
+Formulas of bytes count words per rank with a full mask, and a sum as one word, as with `--transfer-dtype input`; by
+default a partial sum of a bf16 problem takes two. N tokens, P ranks, d the dim of a head, Dq = query heads x d,
+Dk = KV heads x d, eps = 2/d for the log-sum-exp, u, Rq = R and Rk = C the ways over heads, queries and keys.
 
 *Shorter rings* go to the side on which tiles pass fewer ranks on their way to those who need them, or both ways at
 once. With zigzag and a causal mask rings of K, V go back, with a window that looks both ways all go both ways.

@@ -34,7 +34,7 @@ double mebibytes(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 20);
 }
 
-/// The flags of the verb. `--layout`, `--wire` and `--placement` may be `any`.
+/// The flags of the verb. `--layout`, `--transfer-dtype` and `--placement` may be `any`.
 struct TuneFlags : ProblemFlags {
   std::string cluster;
   std::string placement = "any";
@@ -72,13 +72,13 @@ std::vector<std::string> strategy_names(const std::string& list) {
 tune::Question question(TuneFlags flags) {
   tune::Question question;
   question.free = {.layout = flags.layout == "any",
-                   .wire = flags.wire == "any",
+                   .transfer_dtype = flags.transfer_dtype == "any",
                    .placement = flags.placement == "any"};
   if (!question.free.placement) {
     parse_choice("--placement", flags.placement, std::vector<std::string_view>{"any", "by_node"});
   }
   if (question.free.layout) flags.layout = "contiguous";
-  if (question.free.wire) flags.wire = "accumulator";
+  if (question.free.transfer_dtype) flags.transfer_dtype = "accumulator";
   if (flags.cluster.empty()) {
     fail<InvalidArgument>(
         "--cluster: none given; a preset (`armillary simulate --clusters`) or a .toml file is "
@@ -114,24 +114,24 @@ void print_row(const tune::Evaluation& evaluation, bool measured) {
 }
 
 void print_answer(const tune::Question& question, const tune::Answer& answer, std::size_t top) {
-  const tune::Evaluation& chosen = answer.chosen();
+  const tune::Evaluation& choice = answer.choice();
   const auto simulated =
       std::count_if(answer.evaluations.begin(), answer.evaluations.end(),
                     [](const tune::Evaluation& evaluation) { return evaluation.simulated(); });
-  fmt::print("{} on {}: {}, {}, {} simulated\n", to_string(chosen.candidate), question.cluster.name,
+  fmt::print("{} on {}: {}, {}, {} simulated\n", to_string(choice.candidate), question.cluster.name,
              count_of(question.problem.world, "rank"),
              count_of(answer.evaluations.size(), "candidate"), simulated);
-  if (chosen.measured_s > 0) fmt::print("  {:.3f} ms measured\n", milliseconds(chosen.measured_s));
-  if (chosen.simulated()) {
+  if (choice.measured_s > 0) fmt::print("  {:.3f} ms measured\n", milliseconds(choice.measured_s));
+  if (choice.simulated()) {
     fmt::print(
         "  {:.3f} ms{}, {:.3f} of it compute, {:.3f} exposed messages; nothing takes less than "
         "{:.3f} ms here\n",
-        milliseconds(chosen.times.total_s), chosen.measured_s > 0 ? " simulated" : "",
-        milliseconds(chosen.times.compute_s), milliseconds(chosen.times.exposed_s),
+        milliseconds(choice.times.total_s), choice.measured_s > 0 ? " simulated" : "",
+        milliseconds(choice.times.compute_s), milliseconds(choice.times.exposed_s),
         milliseconds(answer.floor_s));
   }
   for (const std::string& reason : tune::left_out(question)) fmt::print("  left out: {}\n", reason);
-  const double ratio = chosen.simulated() ? chosen.measured_s / chosen.times.total_s : 0;
+  const double ratio = choice.simulated() ? choice.measured_s / choice.times.total_s : 0;
   constexpr double kFar = 2;
   if (ratio > 0 && (ratio > kFar || ratio * kFar < 1)) {
     fmt::print(
@@ -139,7 +139,7 @@ void print_answer(const tune::Question& question, const tune::Answer& answer, st
         "these ranks?\n");
   }
   fmt::print("\n");
-  const bool measured = chosen.measured_s > 0;
+  const bool measured = choice.measured_s > 0;
   fmt::print(
       "| candidate |{} ms | compute ms | exposed ms | estimated ms | sent MiB | memory MiB | |\n"
       "|---|{}---|---|---|---|---|---|---|\n",
@@ -150,40 +150,40 @@ void print_answer(const tune::Question& question, const tune::Answer& answer, st
 }
 
 /// The answer of the cache, or of a search; nothing if another process prints it.
-std::optional<tune::Answer> answer_of(const TuneFlags& flags, const tune::Question& asked,
+std::optional<tune::Answer> answer_of(const TuneFlags& flags, const tune::Question& query,
                                       MeasureAnswer measure) {
-  if (flags.measure.wanted) {
+  if (flags.measure.active) {
     if (measure == nullptr) {
       fail<InvalidArgument>(
           "--measure: this program was built without libtorch; a build with libtorch is required: "
           "./dev build");
     }
-    return measure(asked, flags.measure, !flags.no_cache);
+    return measure(query, flags.measure, !flags.no_cache);
   }
-  if (flags.exhaustive) return tune::search_exhaustively(asked);
-  return flags.no_cache ? tune::search(asked) : tune::tune(asked).answer;
+  if (flags.exhaustive) return tune::search_exhaustively(query);
+  return flags.no_cache ? tune::search(query) : tune::tune(query).answer;
 }
 
 void run(TuneFlags flags, MeasureAnswer measure) {
   const int top = parse_count("--top", flags.top);
-  if (flags.measure.wanted) {
+  if (flags.measure.active) {
     // Ranks are where their launcher put them.
     if (flags.placement == "any") flags.placement = "by_node";
     if (flags.exhaustive) {
       fail<InvalidArgument>("--measure with --exhaustive; one of them is required");
     }
   }
-  const tune::Question asked = question(flags);
-  const std::optional<tune::Answer> reply = answer_of(flags, asked, measure);
+  const tune::Question query = question(flags);
+  const std::optional<tune::Answer> reply = answer_of(flags, query, measure);
   if (!reply) return;
   const tune::Answer& answer = *reply;
   std::vector<tune::Explanation> explanations;
-  if (flags.explain) explanations = tune::explain(asked, answer);
+  if (flags.explain) explanations = tune::explain(query, answer);
   if (flags.json) {
     fmt::print("{}\n", to_json(answer));
     if (flags.explain) fmt::print("{}\n", to_json(explanations));
   } else {
-    print_answer(asked, answer, static_cast<std::size_t>(top));
+    print_answer(query, answer, static_cast<std::size_t>(top));
     if (flags.explain) fmt::print("\n{}", to_text(explanations));
   }
 }
@@ -201,9 +201,10 @@ CLI::App* add_tune_with(CLI::App& app, int& exit_code, MeasureAnswer measure,
   verb->remove_option(verb->get_option("--lower"));
   verb->get_option("--layout")
       ->description("any, contiguous, zigzag, striped[:W] or balanced [any]");
-  verb->get_option("--wire")->description(
-      "any, accumulator or input: dtype in which partial outputs and gradients travel\n"
-      "[accumulator]");
+  verb->get_option("--transfer-dtype")
+      ->description(
+          "any, accumulator or input: dtype in which partial outputs and gradients travel\n"
+          "[accumulator]");
   verb->get_option("--pass")->description("forward, backward, replay or both [both]");
   verb->add_option("--cluster", flags->cluster, "PRESET, PRESET:nodes=N, or a .toml file")
       ->check(not_empty());
@@ -226,7 +227,7 @@ CLI::App* add_tune_with(CLI::App& app, int& exit_code, MeasureAnswer measure,
       ->check(not_empty());
   verb->add_flag("--exhaustive", flags->exhaustive,
                  "Simulate every combination of choices; for a few ranks");
-  verb->add_flag("--measure", flags->measure.wanted,
+  verb->add_flag("--measure", flags->measure.active,
                  "Run the best candidates on ranks: threads, or the processes of a launcher;\n"
                  "--cluster is the file of `armillary calibrate` for them");
   verb->add_option("--candidates", flags->measure.count, "How many --measure runs [4]")
@@ -240,7 +241,8 @@ CLI::App* add_tune_with(CLI::App& app, int& exit_code, MeasureAnswer measure,
       "  armillary tune --cluster c6 --world 8 --seq 65536 --heads 32 --head-dim 128 --explain\n"
       "  armillary tune --cluster c1:nodes=64 --world 512 --seq 1048576 --heads 32 --kv-heads 8 "
       "--head-dim 128\n"
-      "  armillary tune --cluster c3 --world 32 --seq 131072 --mask full --wire any --top 30\n"
+      "  armillary tune --cluster c3 --world 32 --seq 131072 --mask full --transfer-dtype any "
+      "--top 30\n"
       "  armillary tune --cluster my.toml --world 4 --layout zigzag --json\n"
       "  armillary tune --cluster c3 --world 32 --seq 131072 --strategies startrail,ring\n"
       "  armillary tune --cluster here.toml --world 2 --dtype fp32 --measure");

@@ -13,7 +13,7 @@ namespace armillary::cli {
 
 /// The flags of --measure.
 struct MeasureFlags {
-  bool wanted = false;
+  bool active = false;
   std::string count = "4";  ///< Candidates.
   std::string seconds = "2";
   launch::EngineFlags engine;

@@ -229,16 +229,16 @@ int save_proof(const VerifyFlags& flags) {
                           quote(flags.lower));
   }
   // Prove, record, and say so.
-  const plan::Problem asked = problem(flags);
+  const plan::Problem request = problem(flags);
   const plan::Strategy strategy = plan::parse_strategy(flags.strategy);
-  const std::string path = proof::save_proof(flags.proofs, asked, strategy);
+  const std::string path = proof::save_proof(flags.proofs, request, strategy);
   if (flags.json) {
     const nlohmann::ordered_json line{
-        {"ok", true}, {"strategy", to_string(strategy)}, {"world", asked.world}, {"proof", path}};
+        {"ok", true}, {"strategy", to_string(strategy)}, {"world", request.world}, {"proof", path}};
     fmt::print("{}\n", json_text(line));
   } else {
     fmt::print("{}: forward, backward and replay are exact on {}; recorded in {}\n",
-               to_string(strategy), count_of(asked.world, "rank"), path);
+               to_string(strategy), count_of(request.world, "rank"), path);
   }
   return kDone;
 }
@@ -247,16 +247,16 @@ int save_proof(const VerifyFlags& flags) {
 int verify_by_class(const VerifyFlags& flags) {
   const std::vector<plan::Lowering> lowerings = plan::parse_lowerings(flags.lower);
   const plan::Planner planner(problem(flags), plan::parse_strategy(flags.strategy));
-  const std::vector<plan::Pass> asked = passes(flags);
+  const std::vector<plan::Pass> request = passes(flags);
   const auto program = [&](plan::Pass pass, plan::Rank rank) {
     return plan::lower(planner.problem(), planner.blocks(), planner.program(pass, rank), lowerings);
   };
-  const std::vector<plan::FoldedProof> proofs = plan::verify_folded(planner, asked, program);
+  const std::vector<plan::FoldedProof> proofs = plan::verify_folded(planner, request, program);
   bool ok = true;
   for (std::size_t p = 0; p < proofs.size(); ++p) {
     const plan::FoldedProof& proof = proofs[p];
     ok = ok && proof.diagnostics.empty();
-    print_folded(planner, asked[p], proof, flags.json);
+    print_folded(planner, request[p], proof, flags.json);
   }
   return ok ? kDone : kFailed;
 }

@@ -18,7 +18,7 @@ STRING = re.compile(r'"(?:[^"\\]|\\.)*"' + r"|'(?:[^'\\]|\\.)'")
 
 def comment_of(line, mark):
     """(whether the line is a comment alone, its text), or None if it has no comment."""
-    code = STRING.sub(lambda found: "_" * len(found.group()), line)
+    code = STRING.sub(lambda match: "_" * len(match.group()), line)
     at = code.find(mark)
     if at < 0:
         return None
@@ -29,7 +29,7 @@ def comment_of(line, mark):
 def comments(path):
     """(line number, text) of each comment: lines that follow one another are one."""
     mark = MARK[path.suffix]
-    found, open_since = [], None
+    texts, open_since = [], None
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         comment = comment_of(line, mark)
         if comment is None:
@@ -37,15 +37,15 @@ def comments(path):
             continue
         alone, text = comment
         if alone and open_since is not None:
-            found[-1][1] += " " + text
+            texts[-1][1] += " " + text
         else:
-            found.append([number, text])
+            texts.append([number, text])
         open_since = number
     if path.suffix == ".py":
         body = path.read_text(encoding="utf-8")
         for block in re.finditer(r'"""(.*?)"""', body, re.DOTALL):
-            found.append([body.count("\n", 0, block.start()) + 1, " ".join(block.group(1).split())])
-    return found
+            texts.append([body.count("\n", 0, block.start()) + 1, " ".join(block.group(1).split())])
+    return texts
 
 
 def bad_sentences(path):

@@ -67,15 +67,15 @@ def text(path):
 
 def own_files(root, path):
     """`path` and all headers of ours that it includes, directly or not."""
-    found = {path}
+    headers = {path}
     waiting = [path]
     while waiting:
         for name in OURS.findall(text(waiting.pop())):
             header = root / name
-            if header.is_file() and header not in found:
-                found.add(header)
+            if header.is_file() and header not in headers:
+                headers.add(header)
                 waiting.append(header)
-    return found
+    return headers
 
 
 def missing(root, path):

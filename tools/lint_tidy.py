@@ -30,7 +30,9 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "armillary" / "tidy"
+CACHE = (
+    pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "armillary" / "tidy"
+)
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
 
 # Each check walks the whole of torch's headers: all of them take 35 s a file, these 20 s. Files without
@@ -57,16 +59,16 @@ IN_SOURCES = r"--header-filter=/(armillary|cli|tests|examples)/[^ ]*\.(h|cpp)$"
 @functools.cache
 def own_files(path):
     """`path` and all headers of ours that it includes, directly or not."""
-    found = {path}
+    headers = {path}
     waiting = [path]
     while waiting:
         source = waiting.pop()
         for name in INCLUDE.findall(source.read_text(encoding="utf-8")):
             header = ROOT / name
-            if header.is_file() and header not in found:
-                found.add(header)
+            if header.is_file() and header not in headers:
+                headers.add(header)
                 waiting.append(header)
-    return found
+    return headers
 
 
 def configuration(path):
@@ -126,11 +128,11 @@ def run_tidy(tidy, job):
         command.append(IN_SOURCES)
     if checks:
         command.append("--checks=" + ",".join(checks))
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    findings = done.stdout
-    if done.returncode != 0 and not findings.strip():
-        findings = done.stderr  # clang-tidy itself failed
-    return done.returncode, findings
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    findings = result.stdout
+    if result.returncode != 0 and not findings.strip():
+        findings = result.stderr  # clang-tidy itself failed
+    return result.returncode, findings
 
 
 def lint(tidy, build, job):
@@ -186,14 +188,14 @@ def jobs_of(build, todo):
     return jobs + [alone(build, source) for source in single]
 
 
-def todo_of(build, wanted, version):
+def todo_of(build, paths, version):
     """The sources of a build that were not clean, each once, by path."""
     todo = {}
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         path = pathlib.Path(entry["file"])
         if path in todo or not path.is_file() or not path.is_relative_to(ROOT):
             continue
-        if wanted and path not in wanted:
+        if paths and path not in paths:
             continue
         # Object names do not change findings, nor does -fopenmp: run_tidy() turns it off.
         words = [word for word in shlex.split(entry["command"]) if word != "-fopenmp"]
@@ -227,9 +229,9 @@ def main():
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         running = {pool.submit(lint, tidy, args.build, job): job for job in jobs}
-        for done in concurrent.futures.as_completed(running):
-            job = running[done]
-            status, findings, seconds = done.result()
+        for future in concurrent.futures.as_completed(running):
+            job = running[future]
+            status, findings, seconds = future.result()
             print(f"  {job.name} {seconds:.0f} s{'' if status == 0 else ' FAILED'}", flush=True)
             if status == 0:
                 for member in job.members:

@@ -33,9 +33,9 @@ def counts(folders, total):
         lines[folder] = sum(len(p.read_text(encoding="utf-8").splitlines()) for p in files)
     least = min(LEAST_PER_FOLDER, total // len(folders))
     rest = total - least * len(folders)
-    found = {f: least + rest * lines[f] // sum(lines.values()) for f in folders}
-    found[max(lines, key=lines.get)] += total - sum(found.values())
-    return found
+    shares = {f: least + rest * lines[f] // sum(lines.values()) for f in folders}
+    shares[max(lines, key=lines.get)] += total - sum(shares.values())
+    return shares
 
 
 def not_drawn(build):
@@ -86,14 +86,14 @@ def folder_of(file):
     return "/".join(parts[:2]) if parts[0] == "armillary" else parts[0]
 
 
-def run_drawn(trial, wanted, seed, report):
+def run_drawn(trial, counts_wanted, seed, report):
     """Draws until each folder has its count of mutants that compile to another program."""
     skipped = not_drawn(trial.build)
-    drawn = {folder: draw.sequence(ROOT, folder, seed, skipped) for folder in wanted}
+    drawn = {folder: draw.sequence(ROOT, folder, seed, skipped) for folder in counts_wanted}
     with concurrent.futures.ThreadPoolExecutor(trial.jobs) as pool:
         waiting = {}
         while True:
-            for folder, count in wanted.items():
+            for folder, count in counts_wanted.items():
                 under_way = sum(1 for f in waiting.values() if f == folder)
                 if len(waiting) < trial.jobs and report.counted(folder) + under_way < count:
                     mutant = next(drawn[folder], None)
@@ -101,8 +101,8 @@ def run_drawn(trial, wanted, seed, report):
                         waiting[pool.submit(trial.run, mutant)] = folder
             if not waiting:
                 return
-            done, _ = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
-            for future in done:
+            finished, _ = concurrent.futures.wait(waiting, return_when=concurrent.futures.FIRST_COMPLETED)
+            for future in finished:
                 report.add(waiting.pop(future), future.result())
 
 
@@ -114,12 +114,12 @@ def run_again(trial, mutants, report):
 
 def survivors(path):
     """The mutants that survived in an earlier run."""
-    found = []
+    mutants = []
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         if record["kind"] == "survived":
-            found.append(Mutant(**record["mutant"]))
-    return found
+            mutants.append(Mutant(**record["mutant"]))
+    return mutants
 
 
 def all_folders():
@@ -131,15 +131,15 @@ def folders_named(names):
     """The folders that `names` say, with or without armillary/; exits with 2 at another name."""
     choices = all_folders()
     by_name = {**{f: f for f in choices}, **{f.removeprefix("armillary/"): f for f in choices}}
-    found = []
+    folders = []
     for name in names:
         if name.rstrip("/") not in by_name:
             near = difflib.get_close_matches(name, by_name, 1)
             hint = f"; nearest: {near[0]}" if near else ""
             print(f"mutate: '{name}'; a folder of {', '.join(choices)} is required{hint}", file=sys.stderr)
             sys.exit(2)
-        found.append(by_name[name.rstrip("/")])
-    return found or choices
+        folders.append(by_name[name.rstrip("/")])
+    return folders or choices
 
 
 def positive(text):

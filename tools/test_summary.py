@@ -50,8 +50,8 @@ class Count:
             if not report.is_file():
                 self.add_junit_case(where, case)
                 continue
-            found = self.add_googletest(where, json.loads(report.read_text(encoding="utf-8")))
-            if case.get("status") == "fail" and found == 0:
+            failures = self.add_googletest(where, json.loads(report.read_text(encoding="utf-8")))
+            if case.get("status") == "fail" and failures == 0:
                 self.failures.append(f"{where}: the program failed after its tests")
 
 

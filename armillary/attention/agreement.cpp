@@ -79,7 +79,7 @@ struct Agreement::Exchange {
     comm.start(both, requests);
   }
 
-  bool is_done() const { return comm.done(requests[0]) && comm.done(requests[1]); }
+  bool is_done() const { return comm.is_complete(requests[0]) && comm.is_complete(requests[1]); }
 
   /// Ends an exchange whose messages are done, and starts the next.
   void go_on() {

@@ -79,15 +79,15 @@ plan::Problem problem_of(const AttentionOptions& options) {
 
 /// The error of each rank, its kind first, and the number of plan messages that the rank has
 /// started, not counting those of `warm_up`.
-struct Ends {
+struct CallEnds {
   std::vector<std::string> texts;
   std::vector<int> tiles;
 };
 using Body = std::function<void(comm::Communicator&)>;
-Ends ends_of(
+CallEnds ends_of(
     const Body& body, int world = kWorld, std::optional<std::uint64_t> shuffle_seed = {},
     const Body& warm_up = [](comm::Communicator&) {}) {
-  Ends ends{std::vector<std::string>(world, "no error"), std::vector<int>(world)};
+  CallEnds ends{std::vector<std::string>(world, "no error"), std::vector<int>(world)};
   const auto rank_body = [&](comm::Communicator& comm) {
     int& tiles = ends.tiles[comm.rank()];
     runtime::WatchedCommunicator watched(
@@ -118,7 +118,7 @@ TEST(Agreement, AWrongPlanRunsOnNoRank) {
     if (pass == plan::Pass::Backward && program.rank == 1) program.ops.pop_back();
   });
   for (int time = 0; time < 2; ++time) {  // asking again does not make it right
-    const Ends ends = ends_of([&](comm::Communicator& comm) { run(comm, options); });
+    const CallEnds ends = ends_of([&](comm::Communicator& comm) { run(comm, options); });
     EXPECT_THAT(ends.texts, Each(StartsWith("PlanError: attention: ring backward: rank ")));
     EXPECT_THAT(ends.texts, Each(ends.texts[0]));
     EXPECT_THAT(ends.tiles, Each(0));
@@ -134,7 +134,7 @@ TEST(Agreement, EveryRankIsToldThatThePlanIsWrong) {
     });
     for (std::uint64_t seed = 0; seed < 20; ++seed) {
       const auto shuffle = seed < 10 ? std::nullopt : std::optional(seed);
-      const Ends ends =
+      const CallEnds ends =
           ends_of([&](comm::Communicator& comm) { run(comm, options); }, world, shuffle);
       ASSERT_THAT(ends.texts, Each(StartsWith("PlanError: attention: ring "))) << world;
       ASSERT_THAT(ends.tiles, Each(0));
@@ -153,7 +153,7 @@ TEST(Agreement, AProgramThatIsCompiledAnewIsTheOneThatWasProved) {
   impure.programs = proof::changed_programs([&](plan::Pass, plan::RankProgram& program) {
     if (later) program.slots.push_back({.bytes = 8});
   });
-  const Ends ends = ends_of([&](comm::Communicator& comm) {
+  const CallEnds ends = ends_of([&](comm::Communicator& comm) {
     const AttentionOptions& own = comm.rank() == 1 ? impure : options;
     run(comm, own);
     for (const AttentionOptions& other : others) run(comm, other);
@@ -174,17 +174,17 @@ TEST(Agreement, NorDoesAProgramThatIsNotTheOneProved) {
     other.programs = proof::changed_programs([&](plan::Pass pass, plan::RankProgram& program) {
       if (pass == wrong) program.slots.push_back({.bytes = 8});
     });
-    int named = 0;  // How often the text names the rank that differs.
+    int matches = 0;  // How often the text names the rank that differs.
     for (int odd = 0; odd < kWorld; ++odd) {
-      const Ends ends = ends_of(
+      const CallEnds ends = ends_of(
           [&](comm::Communicator& comm) { run(comm, comm.rank() == odd ? other : options); });
       const std::string text = fmt::format(" would run a {} program of digest ", to_string(wrong));
       EXPECT_THAT(ends.texts, Each(AllOf(StartsWith("PlanError: attention: rank "), HasSubstr(text),
                                          ends.texts[0])));
       EXPECT_THAT(ends.tiles, Each(0));
-      named += ends.texts[0].starts_with(fmt::format("PlanError: attention: rank {} would", odd));
+      matches += ends.texts[0].starts_with(fmt::format("PlanError: attention: rank {} would", odd));
     }
-    EXPECT_EQ(named, kWorld - 1);
+    EXPECT_EQ(matches, kWorld - 1);
   }
 }
 
@@ -195,7 +195,7 @@ TEST(Agreement, NorDoOnesThatDoNotFindWhatForwardSaves) {
       std::swap(program.saved[0], program.saved[1]);
     }
   });
-  const Ends ends = ends_of([&](comm::Communicator& comm) { run(comm, options); });
+  const CallEnds ends = ends_of([&](comm::Communicator& comm) { run(comm, options); });
   EXPECT_THAT(ends.texts,
               Each(HasSubstr("rank 0: backward or replay does not find what forward saves")));
 }
@@ -219,7 +219,8 @@ TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
        }},
       {"layout=contiguous", "layout=striped:1",
        [](AttentionOptions& o) { o.layout = plan::parse_layout("striped"); }},
-      {"wire=accumulator", "wire=input", [](AttentionOptions& o) { o.wire = plan::Wire::Input; }},
+      {"wire=accumulator", "wire=input",
+       [](AttentionOptions& o) { o.transfer_dtype = plan::TransferDtype::Input; }},
       {"softcap=none", "softcap=20", [](AttentionOptions& o) { o.softcap = 20; }},
       {"dropout=0", "dropout=0.5", [](AttentionOptions& o) { o.dropout.p = 0.5; }},
       {"dropout.seed=0", "dropout.seed=7", [](AttentionOptions& o) { o.dropout.seed = 7; }},
@@ -234,14 +235,14 @@ TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
       {"call=attention", "call=attention_lse",
        [](AttentionOptions& o) { o.return_max_logit = true; }},
   };
-  for (const bool seen : {false, true}) {
+  for (const bool is_repeat : {false, true}) {
     for (const Difference& difference : differences) {
       AttentionOptions options = causal(16);
       options.scale = 0.5;
       AttentionOptions other = options;
       difference.change(other);
-      const Ends ends = ends_of([&](comm::Communicator& comm) {
-        if (seen) {  // every rank has had its own call agreed on before
+      const CallEnds ends = ends_of([&](comm::Communicator& comm) {
+        if (is_repeat) {  // every rank has had its own call agreed on before
           run(comm, options);
           if (!difference.refused) run(comm, other);
         }
@@ -250,7 +251,7 @@ TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
       EXPECT_THAT(ends.texts, Each(AllOf(StartsWith("InvalidArgument: attention: rank "),
                                          HasSubstr("was asked for"), HasSubstr(difference.there),
                                          HasSubstr(difference.here))));
-      if (!seen) {
+      if (!is_repeat) {
         EXPECT_THAT(ends.tiles, Each(0)) << difference.here;
       }
     }
@@ -259,7 +260,7 @@ TEST(Agreement, RanksThatAreAskedForDifferentThingsAreToldBoth) {
 
 TEST(Agreement, RanksOfDifferentVersionsAttendToNothing) {
   const AttentionOptions options = causal(fresh_tokens());
-  const Ends ends = ends_of([&](comm::Communicator& comm) {
+  const CallEnds ends = ends_of([&](comm::Communicator& comm) {
     Agreement agreement(comm, {.call = "attention",
                                .key = {},
                                .problem = "world=3",
@@ -288,7 +289,7 @@ TEST(Agreement, NoRankAttendsBeforeItKnowsThatAllWereAskedForTheSame) {
     if (rank == 5 || rank == 6) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     run(comm, rank == 5 ? other : options);
   };
-  const Ends ends = ends_of(either, kMany, {}, both);
+  const CallEnds ends = ends_of(either, kMany, {}, both);
   EXPECT_THAT(ends.texts, Each(HasSubstr("was asked for scale=")));
   EXPECT_THAT(ends.tiles, Each(0));
 }
@@ -300,7 +301,7 @@ TEST(Agreement, AnInputThatDoesNotFitAnothersMaskIsToldAsSuch) {
   AttentionOptions unknown = options;
   unknown.strategy = "rings";
   for (const AttentionOptions& other : {longer, unknown}) {
-    const Ends ends = ends_of([&](comm::Communicator& comm) {
+    const CallEnds ends = ends_of([&](comm::Communicator& comm) {
       const at::Tensor x = at::ones({1, options.mask.q_len() / kWorld, 2, 8});
       sequence_parallel_attention(x, x, x, comm, comm.rank() == 1 ? other : options);
     });
@@ -318,15 +319,15 @@ TEST(Agreement, WhatOneRankRefusesNoRankBegins) {
   AttentionOptions options = causal(fresh_tokens(), kMany);
   options.strategy = "allgather";
   const std::int64_t tokens = options.mask.q_len() / kMany;
-  for (const bool seen : {false, true}) {
+  for (const bool is_repeat : {false, true}) {
     const auto one_refuses = [&](comm::Communicator& comm) {
       const at::Tensor x = at::ones({1, tokens + (comm.rank() == 3 ? 1 : 0), 2, 8});
       sequence_parallel_attention(x, x, x, comm, options);
     };
     const auto warm_up = [&](comm::Communicator& comm) {
-      if (seen) run(comm, options);
+      if (is_repeat) run(comm, options);
     };
-    const Ends ends = ends_of(one_refuses, kMany, {}, warm_up);
+    const CallEnds ends = ends_of(one_refuses, kMany, {}, warm_up);
     EXPECT_THAT(ends.texts, Each(StartsWith("InvalidArgument: attention: k has ")));
     EXPECT_THAT(ends.texts, Each(HasSubstr(" on rank 3 of 5; layout ")));
     EXPECT_THAT(ends.tiles, Each(0));
@@ -337,7 +338,7 @@ TEST(Agreement, WhatOneRankRefusesNoRankBegins) {
 TEST(Agreement, ALateRankIsComparedToo) {
   const AttentionOptions options = causal(fresh_tokens());
   const AttentionOptions longer = causal(2 * options.mask.q_len());
-  const Ends ends = ends_of([&](comm::Communicator& comm) {
+  const CallEnds ends = ends_of([&](comm::Communicator& comm) {
     if (comm.rank() == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
     const at::Tensor x = at::ones({1, options.mask.q_len() / kWorld, 2, 8});
     sequence_parallel_attention(x, x, x, comm, comm.rank() == 1 ? longer : options);
@@ -401,7 +402,7 @@ TEST(Agreement, WhoComesLateHearsWhyTheCallWasRefused) {
   const AttentionOptions options = causal(fresh_tokens());
   const std::int64_t tokens = options.mask.q_len() / kWorld;
   std::atomic<bool> refused = false;
-  const Ends ends = ends_of([&](comm::Communicator& comm) {
+  const CallEnds ends = ends_of([&](comm::Communicator& comm) {
     const at::Tensor x = at::ones({1, tokens + (comm.rank() == 1 ? 1 : 0), 2, 8});
     if (comm.rank() == 0) {
       comm::spin_until(refused);
@@ -428,15 +429,16 @@ TEST(Agreement, WhoComesLateHearsWhyTheCallWasRefused) {
 TEST(Agreement, HasALaneOfItsOwn) {
   constexpr int kMany = 8;
   const AttentionOptions options = causal(fresh_tokens(), kMany);
-  const Ends ends = ends_of(
+  const CallEnds ends = ends_of(
       [&](comm::Communicator& comm) {
         const at::Tensor x = at::ones({1, options.mask.q_len() / kMany, 2, 8});
-        const KeptAttention kept = Attention(comm, options).run(CallKind::Keep, {x, x, x}).kept;
+        const KeptAttention kept_output =
+            Attention(comm, options).run(CallKind::Keep, {x, x, x}).kept_output;
         std::array<std::byte, kMany * 8> all{};
         const std::span mine = std::span(all).first(8);
         for (int i = 0; i < 200; ++i) {
-          auto call =
-              Attention(comm, options).begin(CallKind::Replay, attention_shape_of(x, x, x), kept);
+          auto call = Attention(comm, options)
+                          .begin(CallKind::Replay, attention_shape_of(x, x, x), kept_output);
           comm::all_gather(comm, std::vector<std::byte>(mine.begin(), mine.end()), all);
           call.finish(x, x, x);
         }
@@ -450,11 +452,11 @@ TEST(Agreement, ReplaysOfDifferentThingsAreToldBothToo) {
   const AttentionOptions options = causal(fresh_tokens());
   AttentionOptions other = options;
   other.scale = 0.25;
-  const Ends ends = ends_of([&](comm::Communicator& comm) {
+  const CallEnds ends = ends_of([&](comm::Communicator& comm) {
     const at::Tensor x = at::ones({1, options.mask.q_len() / kWorld, 2, 8});
     const AttentionResults first = Attention(comm, options).run(CallKind::Keep, {x, x, x});
     Attention(comm, comm.rank() == 1 ? other : options)
-        .run(CallKind::Replay, {x, x, x}, first.kept);
+        .run(CallKind::Replay, {x, x, x}, first.kept_output);
   });
   EXPECT_THAT(ends.texts, Each(AllOf(HasSubstr("was asked for scale="), HasSubstr("scale=0.25"))));
 }
@@ -464,7 +466,7 @@ TEST(Agreement, SinksOfAnotherDtypeAreOthers) {
   options.sinks_H = at::ones({2}, at::kHalf);
   AttentionOptions other = options;
   other.sinks_H = options.sinks_H.view(at::kShort).view(at::kBFloat16);  // the same bytes
-  const Ends ends =
+  const CallEnds ends =
       ends_of([&](comm::Communicator& comm) { run(comm, comm.rank() == 1 ? other : options); });
   EXPECT_THAT(ends.texts, Each(HasSubstr("was asked for sinks_H=#")));
 }
@@ -474,14 +476,14 @@ TEST(Agreement, SinksOfAnotherDtypeAreOthersOnAnyDevice) {
   options.sinks_H = at::empty({2}, at::device(at::kMeta).dtype(at::kHalf));
   AttentionOptions other = options;
   other.sinks_H = at::empty({2}, at::device(at::kMeta).dtype(at::kBFloat16));
-  const Ends ends =
+  const CallEnds ends =
       ends_of([&](comm::Communicator& comm) { run(comm, comm.rank() == 1 ? other : options); });
   EXPECT_THAT(ends.texts, Each(HasSubstr("was asked for sinks_H=#")));
 }
 
 TEST(Agreement, BatchesThatDifferAreToldToo) {
   const AttentionOptions options = causal(fresh_tokens());
-  const Ends ends =
+  const CallEnds ends =
       ends_of([&](comm::Communicator& comm) { run(comm, options, comm.rank() == 0 ? 2 : 1); });
   EXPECT_THAT(ends.texts, Each(AllOf(HasSubstr("batch=2"), HasSubstr("batch=1"))));
   EXPECT_THAT(ends.tiles, Each(0));
@@ -495,33 +497,33 @@ TEST(Agreement, MasksThatDifferFarBehindAreToldApart) {
   lengths[38] = 5;
   lengths[39] = 7;
   other.mask = plan::documents_mask({240, 240}, lengths);
-  const Ends ends =
+  const CallEnds ends =
       ends_of([&](comm::Communicator& comm) { run(comm, comm.rank() == 1 ? other : options); });
   EXPECT_THAT(ends.texts, Each(HasSubstr("was asked for problem=#")));
 }
 
 TEST(Agreement, EveryPassIsProvedOnce) {
   const AttentionOptions options = causal(fresh_tokens());
-  const std::int64_t before = proof::Proofs::made();
+  const std::int64_t before = proof::Proofs::count();
   for (int group = 0; group < 2; ++group) {
-    const Ends ends = ends_of([&](comm::Communicator& comm) {
+    const CallEnds ends = ends_of([&](comm::Communicator& comm) {
       for (int layer = 0; layer < 3; ++layer) run(comm, options);
     });
     EXPECT_THAT(ends.texts, Each("no error"));
   }
-  EXPECT_EQ(proof::Proofs::made() - before, 3);
+  EXPECT_EQ(proof::Proofs::count() - before, 3);
 }
 
 TEST(Agreement, WhatWasProvedAheadIsNotProvedAgain) {
   const AttentionOptions options = causal(fresh_tokens());
   const plan::Problem problem = problem_of(options);
-  const std::int64_t before = proof::Proofs::made();
-  const Ends ends = ends_of([&](comm::Communicator& comm) {
+  const std::int64_t before = proof::Proofs::count();
+  const CallEnds ends = ends_of([&](comm::Communicator& comm) {
     runtime::prove_ahead(comm, problem, plan::parse_strategy("ring"));
     run(comm, options);
   });
   EXPECT_THAT(ends.texts, Each("no error"));
-  EXPECT_EQ(proof::Proofs::made() - before, 3);
+  EXPECT_EQ(proof::Proofs::count() - before, 3);
 }
 
 TEST(Agreement, RecordedProofsNeedNoOther) {
@@ -532,13 +534,13 @@ TEST(Agreement, RecordedProofsNeedNoOther) {
   options.proofs = folder;
   const plan::Problem problem = problem_of(options);
   const std::string path = proof::save_proof(folder, problem, plan::parse_strategy("ring"));
-  const std::int64_t before = proof::Proofs::made();
+  const std::int64_t before = proof::Proofs::count();
   const auto ask = [&](comm::Communicator& comm) { run(comm, options); };
   EXPECT_THAT(ends_of(ask).texts, Each("no error"));
-  EXPECT_EQ(proof::Proofs::made(), before);
+  EXPECT_EQ(proof::Proofs::count(), before);
 
   std::ofstream(path) << "{";
-  const Ends ends = ends_of(ask);
+  const CallEnds ends = ends_of(ask);
   EXPECT_THAT(ends.texts, Each(AllOf(StartsWith("InvalidArgument: "), HasSubstr(path),
                                      HasSubstr("is cut off, or is no JSON"))));
   EXPECT_THAT(ends.tiles, Each(0));

@@ -20,10 +20,10 @@ std::optional<at::Tensor> sinks_of(const AttentionOptions& options) {
   return options.sinks_H.defined() ? std::optional(options.sinks_H) : std::nullopt;
 }
 
-void check_device(const char* name, const at::Tensor& given, at::Device place) {
-  if (given.device() == place) return;
+void check_device(const char* name, const at::Tensor& tensor, at::Device place) {
+  if (tensor.device() == place) return;
   fail<InvalidArgument>("attention: {} is on {}; {} is required, where the group computes", name,
-                        given.device().str(), place.str());
+                        tensor.device().str(), place.str());
 }
 
 AttentionGradients run_backward(const SavedAttention& saved, const at::Tensor& dout_BLHE,
@@ -46,17 +46,17 @@ Attention::Attention(comm::Communicator& comm, AttentionOptions options)
     : comm_(&comm), options_(std::move(options)) {}
 
 AttentionInProgress Attention::begin(CallKind kind, const AttentionShape& shape,
-                                     const KeptAttention& kept) const {
-  return AttentionInProgress::begin(kind, shape, *comm_, options_, kept);
+                                     const KeptAttention& kept_output) const {
+  return AttentionInProgress::begin(kind, shape, *comm_, options_, kept_output);
 }
 
 AttentionResults Attention::run(CallKind kind, const AttentionInputs& inputs,
-                                const KeptAttention& kept) const {
+                                const KeptAttention& kept_output) const {
   // Shapes are checked first, and a rank that refuses its own aborts the group, so that no peer
   // waits for it.
   const AttentionShape shape = runtime::or_abort(
       *comm_, [&] { return attention_shape_of(inputs.q_BLHD, inputs.k_BLGD, inputs.v_BLGE); });
-  return begin(kind, shape, kept).finish(inputs.q_BLHD, inputs.k_BLGD, inputs.v_BLGE);
+  return begin(kind, shape, kept_output).finish(inputs.q_BLHD, inputs.k_BLGD, inputs.v_BLGE);
 }
 
 AttentionGradients Attention::backward(const SavedAttention& saved, const at::Tensor& dout_BLHE,

@@ -47,16 +47,17 @@ class Attention {
   Attention(comm::Communicator& comm, AttentionOptions options);
 
   /// Begins a call whose inputs come one by one: checks it and tells it to the next rank
-  /// (agreement.h); needs no tensor yet. `kept` is for a replay only. The call does not need this
-  /// object any more.
+  /// (agreement.h); needs no tensor yet. `kept_output` is for a replay only. The call does not need
+  /// this object any more.
   /// @throws as sequence_parallel_attention; InvalidArgument if another call is in progress.
   AttentionInProgress begin(CallKind kind, const AttentionShape& shape,
-                            const KeptAttention& kept = {}) const;
+                            const KeptAttention& kept_output = {}) const;
 
   /// One call, from begin to finish.
-  /// @throws as sequence_parallel_attention; InvalidArgument also if `kept` is of another call.
+  /// @throws as sequence_parallel_attention; InvalidArgument also if `kept_output` is of another
+  /// call.
   AttentionResults run(CallKind kind, const AttentionInputs& inputs,
-                       const KeptAttention& kept = {}) const;
+                       const KeptAttention& kept_output = {}) const;
 
   /// The gradients of a Functional call of `shape`. Programs that the group has not proved yet are
   /// agreed on and proved first; else nothing is compared, as forward has done so.

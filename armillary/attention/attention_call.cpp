@@ -43,11 +43,11 @@ plan::Dtype plan_dtype(at::ScalarType dtype) {
 }
 
 /// Refuses a tensor whose tokens are not as many as the layout gives this rank.
-void check_tokens(std::string_view name, std::int64_t given, std::int64_t required,
+void check_tokens(std::string_view name, std::int64_t tokens, std::int64_t required,
                   const comm::Communicator& comm, const plan::Layout& layout) {
-  if (given == required) return;
+  if (tokens == required) return;
   fail<InvalidArgument>("attention: {} has {} on rank {} of {}; layout {} gives it {}", name,
-                        count_of(given, "token"), comm.rank(), comm.world(), to_string(layout),
+                        count_of(tokens, "token"), comm.rank(), comm.world(), to_string(layout),
                         required);
 }
 
@@ -102,8 +102,8 @@ void check_lanes(const runtime::CompiledAttention& programs, const comm::Communi
       count_of(lanes, "lane"), comm.lanes(), lanes + 1);
 }
 
-void check_kept(const KeptAttention& kept) {
-  if (kept.out.defined() && kept.lse.defined()) return;
+void check_kept(const KeptAttention& kept_output) {
+  if (kept_output.out.defined() && kept_output.lse.defined()) return;
   fail<InvalidArgument>(
       "attention: nothing was kept for the replay; what a call of kind Keep gives is required");
 }
@@ -150,8 +150,8 @@ void check_and_compile(AttentionCall& call, const AttentionOptions& options) {
   const runtime::CompiledProgram& forward = *call.programs->forward;
   for (const int tile : forward.program.inputs) {
     const plan::Tensor tensor = forward.program.tiles[tile].tensor;
-    const std::int64_t given = tensor == plan::Tensor::Q ? shape.q_tokens : shape.kv_tokens;
-    check_tokens(to_string(tensor), given, forward.shapes[tile][1], *call.comm, options.layout);
+    const std::int64_t tokens = tensor == plan::Tensor::Q ? shape.q_tokens : shape.kv_tokens;
+    check_tokens(to_string(tensor), tokens, forward.shapes[tile][1], *call.comm, options.layout);
   }
 }
 
@@ -354,18 +354,18 @@ plan::Problem problem_of(CallKind kind, const AttentionShape& shape, int world,
           .mask = options.mask,
           .layout = options.layout,
           .return_lse = kind == CallKind::AttentionLse,
-          .wire = options.wire};
+          .transfer_dtype = options.transfer_dtype};
 }
 
 std::shared_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
                                             comm::Communicator& comm,
                                             const AttentionOptions& options,
-                                            const KeptAttention& kept) {
+                                            const KeptAttention& kept_output) {
   auto call = new_call(kind, shape, comm, options);
   // Check and compile. An error becomes a verdict, which the other ranks are told.
   proof::Verdict refusal;
   try {
-    if (kind == CallKind::Replay) check_kept(kept);
+    if (kind == CallKind::Replay) check_kept(kept_output);
     check_and_compile(*call, options);
     call->may_run = runtime::is_proved(*call->known, *call->programs);
   } catch (const InvalidArgument& error) {

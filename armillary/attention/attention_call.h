@@ -102,12 +102,12 @@ struct AttentionCall {
 };
 
 /// Checks the call on this rank, compiles its programs and begins to agree on it with all ranks. If
-/// this rank refuses the call, it tells all others, which then refuse it too. `kept` is read for a
-/// replay only. @throws as sequence_parallel_attention.
+/// this rank refuses the call, it tells all others, which then refuse it too. `kept_output` is read
+/// for a replay only. @throws as sequence_parallel_attention.
 std::shared_ptr<AttentionCall> prepare_call(CallKind kind, const AttentionShape& shape,
                                             comm::Communicator& comm,
                                             const AttentionOptions& options,
-                                            const KeptAttention& kept);
+                                            const KeptAttention& kept_output);
 
 /// A call for Attention::backward: checked and compiled as prepare_call does it, but compared with
 /// other ranks only if its programs are not proved yet.

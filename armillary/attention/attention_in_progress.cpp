@@ -130,7 +130,7 @@ void feed_ahead(AttentionCall& call, plan::Tensor tensor, const at::Tensor& valu
 
 /// Takes an execution for forward or replay, and marks the group as busy. A replay is fed the kept
 /// output at once.
-void start(AttentionCall& call, const AttentionOptions& options, const KeptAttention& kept) {
+void start(AttentionCall& call, const AttentionOptions& options, const KeptAttention& kept_output) {
   const bool replays = call.kind == CallKind::Replay;
   const at::NoGradGuard no_grad;
   if (options.sinks_H.defined()) call.sinks_H = options.sinks_H;
@@ -141,19 +141,19 @@ void start(AttentionCall& call, const AttentionOptions& options, const KeptAtten
   call.group->busy = true;
   if (!replays) return;
   call.agree();
-  // Detached: the fed tensor may become the output, whose graph will hold `kept`; a graph that
-  // holds its own output would never be freed.
-  call.run->feed(plan::Tensor::Out, kept.out.detach());
-  call.run->feed(plan::Tensor::Lse, kept.lse.detach());
+  // Detached: the fed tensor may become the output, whose graph will hold `kept_output`; a graph
+  // that holds its own output would never be freed.
+  call.run->feed(plan::Tensor::Out, kept_output.out.detach());
+  call.run->feed(plan::Tensor::Lse, kept_output.lse.detach());
 }
 
 /// Refuses k or v other than fed, or written to since, and shapes other than begun.
 void check_began_with(const AttentionCall& call, const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                       const at::Tensor& v_BLGE) {
-  for (const auto& [name, fed, given] :
+  for (const auto& [name, fed, argument] :
        {std::tuple("k", &call.k_BLGD, &k_BLGD), std::tuple("v", &call.v_BLGE, &v_BLGE)}) {
     if (!fed->value.defined()) continue;
-    if (!is_same_memory(fed->value, *given)) {
+    if (!is_same_memory(fed->value, *argument)) {
       fail<InvalidArgument>(
           "attention: finish is given another {} than was fed; the same memory is required", name);
     }
@@ -171,7 +171,7 @@ void check_began_with(const AttentionCall& call, const at::Tensor& q_BLHD, const
   }
 }
 
-AttentionResults named(const AttentionCall& call, const Tensors& results) {
+AttentionResults attention_results(const AttentionCall& call, const Tensors& results) {
   return {.out_BLHE = results[0],
           .lse_BLH = call.kind == CallKind::AttentionLse ? results[1] : at::Tensor(),
           .max_logit_H = call.options.max_logit ? results.back() : at::Tensor()};
@@ -181,9 +181,9 @@ AttentionResults named(const AttentionCall& call, const Tensors& results) {
 AttentionResults finished_without_node(AttentionCall& call, const at::Tensor& q_BLHD) {
   const at::NoGradGuard no_grad;
   std::unique_ptr<runtime::Execution> run = finished_run(call, q_BLHD);
-  AttentionResults results = named(call, results_of(call, *run));
+  AttentionResults results = attention_results(call, results_of(call, *run));
   if (call.kind == CallKind::Keep) {
-    results.kept = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)};
+    results.kept_output = {run->saved(plan::Tensor::Out), run->saved(plan::Tensor::Lse)};
   }
   if (call.kind == CallKind::Functional) {
     const auto saved = [&](plan::Tensor tensor) { return run->saved(tensor); };
@@ -209,7 +209,8 @@ AttentionResults finished(const std::shared_ptr<AttentionCall>& call, const at::
   const std::optional<at::Tensor> sinks_H = call->sinks_H;  // The call lets go of it.
   const bool has_node = call->kind != CallKind::Keep && call->kind != CallKind::Functional;
   if (!has_node || !needs_node(qkv, sinks_H)) return finished_without_node(*call, q_BLHD);
-  return named(*call, in_graph(qkv, sinks_H, [&] { return outcome_of(call, q_BLHD, sinks_H); }));
+  return attention_results(
+      *call, in_graph(qkv, sinks_H, [&] { return outcome_of(call, q_BLHD, sinks_H); }));
 }
 
 /// Returns action(), which aborts the group if it throws; but if the call was dropped, for then the
@@ -268,13 +269,13 @@ AttentionInProgress::~AttentionInProgress() = default;
 AttentionInProgress AttentionInProgress::begin(CallKind kind, const AttentionShape& shape,
                                                comm::Communicator& comm,
                                                const AttentionOptions& options,
-                                               const KeptAttention& kept) {
+                                               const KeptAttention& kept_output) {
   // A call that this rank cannot make aborts the group: the others would wait for it.
-  auto call =
-      runtime::or_abort(comm, [&] { return prepare_call(kind, shape, comm, options, kept); });
+  auto call = runtime::or_abort(
+      comm, [&] { return prepare_call(kind, shape, comm, options, kept_output); });
   // In a second or_abort, while `call` lives: the first abort gives the reason, and its end would
   // say only that it was dropped.
-  runtime::or_abort(comm, [&] { start(*call, options, kept); });
+  runtime::or_abort(comm, [&] { start(*call, options, kept_output); });
   return AttentionInProgress(std::move(call));
 }
 

@@ -90,9 +90,9 @@ struct AttentionResults {
   /// head over the whole sequence and batch, sinks not counted, in the accumulator dtype; the same
   /// bits on every rank; -inf if there is none.
   at::Tensor max_logit_H = {};
-  KeptAttention kept = {};    ///< For Keep.
-  SavedAttention saved = {};  ///< For Functional.
-  IsOwn is_own = {};          ///< For Functional.
+  KeptAttention kept_output = {};  ///< For Keep.
+  SavedAttention saved = {};       ///< For Functional.
+  IsOwn is_own = {};               ///< For Functional.
 };
 
 struct AttentionCall;
@@ -151,7 +151,7 @@ class AttentionInProgress {
   friend class Attention;
   static AttentionInProgress begin(CallKind kind, const AttentionShape& shape,
                                    comm::Communicator& comm, const AttentionOptions& options,
-                                   const KeptAttention& kept);
+                                   const KeptAttention& kept_output);
   explicit AttentionInProgress(std::shared_ptr<AttentionCall> call);
   std::shared_ptr<AttentionCall> call_;  ///< The graph of the call holds it too.
 };

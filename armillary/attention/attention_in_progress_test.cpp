@@ -64,12 +64,13 @@ TEST(AttentionInProgress, OutputAndGradientsAreThoseOfOneCallBitForBit) {
 
       const Leaves again(comm, options, dtype);
       options.sinks_H = again.sinks;
-      const AttentionResults kept =
+      const AttentionResults first =
           one_by_one(Attention(comm, options).begin(CallKind::Keep, shape), again);
-      EXPECT_FALSE(kept.out_BLHE.requires_grad()) << where;
-      expect_same_bits(kept.out_BLHE, required, where + device + " keep");
+      EXPECT_FALSE(first.out_BLHE.requires_grad()) << where;
+      expect_same_bits(first.out_BLHE, required, where + device + " keep");
       const at::Tensor replayed =
-          one_by_one(Attention(comm, options).begin(CallKind::Replay, shape, kept.kept), again)
+          one_by_one(Attention(comm, options).begin(CallKind::Replay, shape, first.kept_output),
+                     again)
               .out_BLHE;
       expect_same(again, replayed, device + " replay");
     }
@@ -101,11 +102,11 @@ TEST(AttentionInProgress, LogSumExpAndLargestLogitToo) {
         Attention(comm, options)
             .run(CallKind::AttentionLse, {inputs.q * 2, inputs.k * 2, inputs.v * 2});
     const AttentionShape shape = attention_shape_of(inputs.q, inputs.k, inputs.v);
-    const AttentionResults given =
+    const AttentionResults results =
         one_by_one(Attention(comm, options).begin(CallKind::AttentionLse, shape), inputs);
-    expect_same_bits(given.out_BLHE, required.out_BLHE, "out");
-    expect_same_bits(given.lse_BLH, required.lse_BLH, "lse");
-    expect_same_bits(given.max_logit_H, required.max_logit_H, "max_logit");
+    expect_same_bits(results.out_BLHE, required.out_BLHE, "out");
+    expect_same_bits(results.lse_BLH, required.lse_BLH, "lse");
+    expect_same_bits(results.max_logit_H, required.max_logit_H, "max_logit");
   });
 }
 
@@ -126,26 +127,26 @@ Sent sent_by(comm::Communicator& inner, const char* strategy) {
   const Leaves leaves(comm, options, at::kFloat);
   sequence_parallel_attention(leaves.q, leaves.k, leaves.v, comm, options);
   sends = 0;
-  Sent sent;
+  Sent counts;
   auto call = Attention(comm, options)
                   .begin(CallKind::Attention, attention_shape_of(leaves.q, leaves.k, leaves.v));
-  sent.with_nothing = sends;
+  counts.with_nothing = sends;
   call.feed_k(leaves.k);
-  sent.with_k = sends;
+  counts.with_k = sends;
   call.feed_v(leaves.v);
-  sent.with_k_v = sends;
+  counts.with_k_v = sends;
   call.finish(leaves.q, leaves.k, leaves.v);
-  return sent;
+  return counts;
 }
 
 TEST(AttentionInProgress, FirstSendsLeaveBeforeTheNextInputIsThere) {
   for (const char* strategy : {"startrail:c=2", "ulysses", "usp:u=2"}) {
     const int world = strategy == std::string("startrail:c=2") ? 8 : 4;
     comm::run_ranks(world, [&](comm::Communicator& comm) {
-      const Sent sent = sent_by(comm, strategy);
-      EXPECT_EQ(sent.with_nothing, 0) << strategy << " rank " << comm.rank();
-      EXPECT_GT(sent.with_k, 0) << strategy << " rank " << comm.rank();
-      EXPECT_GT(sent.with_k_v, sent.with_k) << strategy << " rank " << comm.rank();
+      const Sent counts = sent_by(comm, strategy);
+      EXPECT_EQ(counts.with_nothing, 0) << strategy << " rank " << comm.rank();
+      EXPECT_GT(counts.with_k, 0) << strategy << " rank " << comm.rank();
+      EXPECT_GT(counts.with_k_v, counts.with_k) << strategy << " rank " << comm.rank();
     });
   }
 }
@@ -153,9 +154,9 @@ TEST(AttentionInProgress, FirstSendsLeaveBeforeTheNextInputIsThere) {
 TEST(AttentionInProgress, WhereKAndVTravelTogetherTheyLeaveBeforeQIsThere) {
   for (const char* strategy : {"ring", "allgather"}) {
     comm::run_ranks(4, [&](comm::Communicator& comm) {
-      const Sent sent = sent_by(comm, strategy);
-      EXPECT_EQ(sent.with_k, 0) << strategy << " rank " << comm.rank();
-      EXPECT_GT(sent.with_k_v, 0) << strategy << " rank " << comm.rank();
+      const Sent counts = sent_by(comm, strategy);
+      EXPECT_EQ(counts.with_k, 0) << strategy << " rank " << comm.rank();
+      EXPECT_GT(counts.with_k_v, 0) << strategy << " rank " << comm.rank();
     });
   }
 }

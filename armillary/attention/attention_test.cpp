@@ -27,10 +27,10 @@ TEST(Attention, GivesTheSameBitsWithoutAGraph) {
     expect_same_bits(results.out_BLHE, required, where);
     const AttentionGradients gradients =
         attention.backward(results.saved, dout, attention_shape_of(x.q, x.k, x.v));
-    const at::Tensor given[] = {gradients.dq_BLHD, gradients.dk_BLGD, gradients.dv_BLGE,
-                                gradients.dsinks_H};
+    const at::Tensor actual[] = {gradients.dq_BLHD, gradients.dk_BLGD, gradients.dv_BLGE,
+                                 gradients.dsinks_H};
     for (std::size_t i = 0; i < 4; ++i) {
-      expect_same_bits(given[i], x.grads()[i], where + " gradient " + std::to_string(i));
+      expect_same_bits(actual[i], x.grads()[i], where + " gradient " + std::to_string(i));
     }
   });
 }

@@ -59,7 +59,7 @@ std::string words_of(const plan::Problem& problem, const std::string& strategy) 
   return fmt::format(
       "version={} strategy={} layout={} wire={} dtype={} batch={} heads={} kv_heads={} "
       "head_dim={} value_dim={} return_lse={} mask={}",
-      proof::version(), strategy, to_string(problem.layout), to_string(problem.wire),
+      proof::version(), strategy, to_string(problem.layout), to_string(problem.transfer_dtype),
       to_string(problem.dtype), problem.batch, problem.heads, problem.kv_heads, problem.head_dim,
       problem.value_dim, problem.return_lse, describe(problem.mask));
 }

@@ -54,14 +54,14 @@ TEST(AttentionOnADevice, RunsItsKernelForwardAndBackward) {
       for (const bool backward : {false, true}) {
         const auto first = forward ? std::make_shared<LibraryDevice>(1) : nullptr;
         const auto second = backward ? std::make_shared<LibraryDevice>(2) : nullptr;
-        const std::vector<at::Tensor> given = attended_on(comm, first, second);
-        for (std::size_t i = 0; i < given.size(); ++i) {
-          const at::Tensor error = (given[i] - required[i]).abs().max();
+        const std::vector<at::Tensor> actual = attended_on(comm, first, second);
+        for (std::size_t i = 0; i < actual.size(); ++i) {
+          const at::Tensor error = (actual[i] - required[i]).abs().max();
           EXPECT_LT(error.item<double>(), 1e-5) << forward << backward << " result " << i;
         }
         // The library rounds in another order.
-        EXPECT_EQ(given[0].equal(required[0]), !forward);
-        EXPECT_EQ(given[3].equal(required[3]), !forward && !backward);
+        EXPECT_EQ(actual[0].equal(required[0]), !forward);
+        EXPECT_EQ(actual[3].equal(required[3]), !forward && !backward);
       }
     }
   });

@@ -57,8 +57,8 @@ TEST(Failure, SoDoesAReplayOfNothing) {
   options.strategy = "ulysses";  // its replay trades tokens for heads
   const auto keep_and_replay = [&](comm::Communicator& comm, bool keeps) {
     AttentionResults first = Attention(comm, options).run(CallKind::Keep, {x, x, x});
-    if (!keeps) first.kept = {};
-    Attention(comm, options).run(CallKind::Replay, {x, x, x}, first.kept);
+    if (!keeps) first.kept_output = {};
+    Attention(comm, options).run(CallKind::Replay, {x, x, x}, first.kept_output);
   };
   expect_all_told([&](comm::Communicator& comm) { keep_and_replay(comm, true); },
                   [&](comm::Communicator& comm) { keep_and_replay(comm, false); },

@@ -26,13 +26,13 @@ namespace {
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
-struct World {
+struct StrategyWorld {
   const char* strategy;
   int ranks;
 };
-constexpr World kWorlds[] = {{"ring", 1},      {"ring", 2},      {"ring", 3},
-                             {"allgather", 2}, {"ulysses", 2},   {"usp:u=2", 4},
-                             {"allgather", 4}, {"tokenring", 3}, {"startrail:c=2", 4}};
+constexpr StrategyWorld kWorlds[] = {{"ring", 1},      {"ring", 2},      {"ring", 3},
+                                     {"allgather", 2}, {"ulysses", 2},   {"usp:u=2", 4},
+                                     {"allgather", 4}, {"tokenring", 3}, {"startrail:c=2", 4}};
 
 AttentionOptions options_of(const std::string& mask, std::int64_t tokens,
                             const std::string& strategy, const kernel::Features& features) {
@@ -47,20 +47,20 @@ AttentionOptions options_of(const std::string& mask, std::int64_t tokens,
 }
 
 /// Results put together from all ranks; `dsinks` by rank.
-struct Given {
+struct WorldResults {
   kernel::Results whole;
   std::vector<at::Tensor> dsinks;
 };
 
-Given run(int world, const AttentionOptions& options, const kernel::Sequences& x,
-          const comm::LocalOptions& local = {}) {
+WorldResults run(int world, const AttentionOptions& options, const kernel::Sequences& x,
+                 const comm::LocalOptions& local = {}) {
   const plan::Shards owned = plan::shards(options.layout, options.mask, world);
-  Given given{{at::zeros_like(x.dout_BSHE),
-               {},
-               at::zeros_like(x.q_BSHD),
-               at::zeros_like(x.k_BSGD),
-               at::zeros_like(x.v_BSGE)},
-              std::vector<at::Tensor>(world)};
+  WorldResults actual{{at::zeros_like(x.dout_BSHE),
+                       {},
+                       at::zeros_like(x.q_BSHD),
+                       at::zeros_like(x.k_BSGD),
+                       at::zeros_like(x.v_BSGE)},
+                      std::vector<at::Tensor>(world)};
   const auto rows = [](const plan::Runs& runs) {
     return at::tensor(plan::positions(runs), at::kLong);
   };
@@ -78,33 +78,34 @@ Given run(int world, const AttentionOptions& options, const kernel::Sequences& x
         }
         const at::Tensor out = sequence_parallel_attention(q, k, v, comm, mine);
         out.backward(x.dout_BSHE.index_select(1, q_rows));
-        given.whole.out_BSHE.index_copy_(1, q_rows, out.detach());
-        given.whole.dq_BSHD.index_copy_(1, q_rows, q.grad());
-        given.whole.dk_BSGD.index_copy_(1, kv_rows, k.grad());
-        given.whole.dv_BSGE.index_copy_(1, kv_rows, v.grad());
-        if (mine.sinks_H.defined()) given.dsinks[comm.rank()] = mine.sinks_H.grad();
+        actual.whole.out_BSHE.index_copy_(1, q_rows, out.detach());
+        actual.whole.dq_BSHD.index_copy_(1, q_rows, q.grad());
+        actual.whole.dk_BSGD.index_copy_(1, kv_rows, k.grad());
+        actual.whole.dv_BSGE.index_copy_(1, kv_rows, v.grad());
+        if (mine.sinks_H.defined()) actual.dsinks[comm.rank()] = mine.sinks_H.grad();
       },
       local);
-  if (options.sinks_H.defined()) given.whole.dsinks_H = at::stack(given.dsinks).sum(0);
-  return given;
+  if (options.sinks_H.defined()) actual.whole.dsinks_H = at::stack(actual.dsinks).sum(0);
+  return actual;
 }
 
 /// Central differences of sum(out * dout) in every element of q, k, v and sinks, in fp64.
 TEST(Features, GradientsEqualFiniteDifferences) {
-  for (const World& world : {World{"ring", 2}, World{"ulysses", 2}, World{"usp:u=2", 4}}) {
+  for (const StrategyWorld& world :
+       {StrategyWorld{"ring", 2}, StrategyWorld{"ulysses", 2}, StrategyWorld{"usp:u=2", 4}}) {
     kernel::Features features = kernel::features_of(kernel::kAllFeatures, 2, 0.6);
     features.sinks_H = features.sinks_H.to(at::kDouble);
     const AttentionOptions options =
         options_of("window:left=3,right=1", 6, world.strategy, features);
     const kernel::Sequences x =
         kernel::random_sequences({1, 2, 1, 2, 3}, options.mask, at::kDouble, 11);
-    const kernel::Results given = run(world.ranks, options, x).whole;
+    const kernel::Results actual = run(world.ranks, options, x).whole;
     const auto loss = [&] {
       return (run(world.ranks, options, x).whole.out_BSHE * x.dout_BSHE).sum().item<double>();
     };
     for (const auto& [input, gradient] :
-         {std::pair(x.q_BSHD, given.dq_BSHD), std::pair(x.k_BSGD, given.dk_BSGD),
-          std::pair(x.v_BSGE, given.dv_BSGE), std::pair(options.sinks_H, given.dsinks_H)}) {
+         {std::pair(x.q_BSHD, actual.dq_BSHD), std::pair(x.k_BSGD, actual.dk_BSGD),
+          std::pair(x.v_BSGE, actual.dv_BSGE), std::pair(options.sinks_H, actual.dsinks_H)}) {
       expect_finite_differences(input, gradient, loss, world.strategy);
     }
   }
@@ -138,9 +139,9 @@ TEST(Features, DropoutDropsTheSameEntriesOnEveryWorld) {
       for (const char* layout : {"contiguous", "zigzag", "striped:1"}) {
         if (sanitizer_samples() && std::string(layout) != "zigzag") continue;
         options.layout = plan::parse_layout(layout);
-        const kernel::Results given = run(ranks, options, x).whole;
-        EXPECT_TRUE(at::equal(given.out_BSHE > 0, kept_BQHK)) << strategy << ' ' << layout;
-        EXPECT_TRUE(at::equal(given.dv_BSGE > 0, kept_BQHK.transpose(1, 3)))
+        const kernel::Results actual = run(ranks, options, x).whole;
+        EXPECT_TRUE(at::equal(actual.out_BSHE > 0, kept_BQHK)) << strategy << ' ' << layout;
+        EXPECT_TRUE(at::equal(actual.dv_BSGE > 0, kept_BQHK.transpose(1, 3)))
             << strategy << ' ' << layout;
       }
     }
@@ -150,17 +151,17 @@ TEST(Features, DropoutDropsTheSameEntriesOnEveryWorld) {
 // Every rank returns its share of the gradient of sinks; the sum of the shares is the gradient.
 TEST(Features, TheGradientOfSinksIsTheSumOfShares) {
   const kernel::Features features = kernel::features_of(kernel::kSinks, 4, 0.5);
-  for (const World& world : kWorlds) {
+  for (const StrategyWorld& world : kWorlds) {
     const AttentionOptions options = options_of("causal", 9, world.strategy, features);
     const kernel::Sequences x =
         kernel::random_sequences({2, 4, 2, 4, 4}, options.mask, at::kFloat, 5);
     const kernel::Results exact =
         kernel::naive_attention(x, options.mask, features.score, features.sinks_H);
-    const Given given = run(world.ranks, options, x);
-    EXPECT_LE(kernel::relative_error(given.whole.dsinks_H, exact.dsinks_H), kFp32Bound)
+    const WorldResults actual = run(world.ranks, options, x);
+    EXPECT_LE(kernel::relative_error(actual.whole.dsinks_H, exact.dsinks_H), kFp32Bound)
         << world.strategy << ' ' << world.ranks;
     if (world.ranks == 1) continue;
-    for (const at::Tensor& share : given.dsinks) {
+    for (const at::Tensor& share : actual.dsinks) {
       EXPECT_GT(kernel::relative_error(share, exact.dsinks_H), 1e-2) << world.strategy;
     }
   }
@@ -259,7 +260,7 @@ TEST(Features, SameBitsWhateverTheTiming) {
 }
 
 TEST(Features, TheLargestLogitIsTheSameOnEveryRank) {
-  for (const World& world : kWorlds) {
+  for (const StrategyWorld& world : kWorlds) {
     AttentionOptions options = options_of("causal", 4 * world.ranks, world.strategy, {});
     options.return_max_logit = true;
     comm::run_ranks(world.ranks, [&](comm::Communicator& comm) {

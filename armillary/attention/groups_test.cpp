@@ -36,9 +36,9 @@ TEST(GroupsOfAGroup, AttendAsIfTheyWereAlone) {
     comm::run_ranks(8, [&](comm::Communicator& comm) {
       const bool odd = comm.rank() % 2 == 1;
       const auto group = comm.split(odd ? 1 : 0, odd ? -comm.rank() : comm.rank());
-      const std::vector<at::Tensor> given = attended(*group, strategy);
-      for (std::size_t i = 0; i < given.size(); ++i) {
-        expect_same_bits(given[i], required[group->rank()][i], strategy);
+      const std::vector<at::Tensor> actual = attended(*group, strategy);
+      for (std::size_t i = 0; i < actual.size(); ++i) {
+        expect_same_bits(actual[i], required[group->rank()][i], strategy);
       }
       const AttentionOptions options = causal_options("ring");
       const Leaves x(comm, options, at::kFloat);

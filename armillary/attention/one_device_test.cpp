@@ -96,10 +96,10 @@ void expect_equal_over_ranks(const OverRanks& world, AttentionOptions options, c
   options.return_max_logit = true;
   const bool sinks = options.sinks_H.defined();
   std::vector<at::Tensor> shares(world.ranks);
-  const auto compare = [&](const char* name, const at::Tensor& given, const at::Tensor& exact,
+  const auto compare = [&](const char* name, const at::Tensor& actual, const at::Tensor& exact,
                            int rank) {
-    ASSERT_EQ(given.sizes(), exact.sizes()) << name;
-    const at::Tensor error = (given - exact).masked_fill(given == exact, 0);
+    ASSERT_EQ(actual.sizes(), exact.sizes()) << name;
+    const at::Tensor error = (actual - exact).masked_fill(actual == exact, 0);
     EXPECT_LE(error.abs().max().item<double>(), kFp64Bound * (1 + exact.abs().max().item<double>()))
         << name << ", " << what << ", " << world.strategy << ", rank " << rank << " of "
         << world.ranks;
@@ -114,11 +114,11 @@ void expect_equal_over_ranks(const OverRanks& world, AttentionOptions options, c
     const at::Tensor v = leaf(whole.v);
     AttentionOptions mine = options;
     if (sinks) mine.sinks_H = whole.sinks.detach().clone().requires_grad_(true);
-    const AttentionResults given = Attention(comm, mine).run(CallKind::AttentionLse, {q, k, v});
-    given.out_BLHE.backward(whole.dout.index_select(1, rows));
-    compare("out", given.out_BLHE.detach(), required.out.index_select(1, rows), comm.rank());
-    compare("lse", given.lse_BLH, required.lse.index_select(1, rows), comm.rank());
-    compare("max_logit", given.max_logit_H, required.max_logit, comm.rank());
+    const AttentionResults actual = Attention(comm, mine).run(CallKind::AttentionLse, {q, k, v});
+    actual.out_BLHE.backward(whole.dout.index_select(1, rows));
+    compare("out", actual.out_BLHE.detach(), required.out.index_select(1, rows), comm.rank());
+    compare("lse", actual.lse_BLH, required.lse.index_select(1, rows), comm.rank());
+    compare("max_logit", actual.max_logit_H, required.max_logit, comm.rank());
     compare("dq", q.grad(), whole.q.grad().index_select(1, rows), comm.rank());
     compare("dk", k.grad(), whole.k.grad().index_select(1, rows), comm.rank());
     compare("dv", v.grad(), whole.v.grad().index_select(1, rows), comm.rank());
@@ -141,9 +141,9 @@ at::Tensor products_of(const Whole& whole) {
 }
 
 Required required_of(const at::Tensor& out_BHSE, const at::Tensor& scores_BHSS,
-                     const at::Tensor& seen, const at::Tensor& sinks) {
+                     const at::Tensor& visible, const at::Tensor& sinks) {
   const double inf = std::numeric_limits<double>::infinity();
-  at::Tensor columns = scores_BHSS.detach().masked_fill(seen.logical_not(), -inf);
+  at::Tensor columns = scores_BHSS.detach().masked_fill(visible.logical_not(), -inf);
   const at::Tensor largest = columns.transpose(0, 1).flatten(1).amax(1);
   if (sinks.defined()) {
     columns =
@@ -153,13 +153,13 @@ Required required_of(const at::Tensor& out_BHSE, const at::Tensor& scores_BHSS,
 }
 
 TEST(OneDevice, EqualsScaledDotProductAttentionOfPyTorch) {
-  for (const auto& [mask, seen] : masks()) {
+  for (const auto& [mask, visible] : masks()) {
     const Whole whole;
     const at::Tensor out = at::scaled_dot_product_attention(
-        by_head(whole.q), by_head(for_every_head(whole.k)), by_head(for_every_head(whole.v)), seen,
-        0.0, false, kScale);
+        by_head(whole.q), by_head(for_every_head(whole.k)), by_head(for_every_head(whole.v)),
+        visible, 0.0, false, kScale);
     out.backward(by_head(whole.dout));
-    const Required required = required_of(out, products_of(whole), seen, {});
+    const Required required = required_of(out, products_of(whole), visible, {});
     for (const OverRanks& world : kOverRanks) {
       expect_equal_over_ranks(world, {.mask = plan::parse_mask(mask, {kLength, kLength})}, whole,
                               required, mask);
@@ -203,7 +203,7 @@ TEST(OneDevice, FeaturesEqualTheirFormulas) {
   const at::Tensor k = at::arange(kLength, at::kDouble);
   const at::Tensor distances = (k.unsqueeze(1) - k).abs();
   for (const Feature& feature : kEach) {
-    for (const auto& [mask, seen] : masks()) {
+    for (const auto& [mask, visible] : masks()) {
       const Whole whole;
       AttentionOptions options{.mask = plan::parse_mask(mask, {kLength, kLength})};
       at::Tensor scores = products_of(whole);
@@ -216,7 +216,7 @@ TEST(OneDevice, FeaturesEqualTheirFormulas) {
         scores = scores - slopes.to(at::kDouble).view({-1, 1, 1}) * distances;
       }
       // Softmax written out: a sink is one more addend of the sum.
-      at::Tensor weights = scores.exp() * seen;
+      at::Tensor weights = scores.exp() * visible;
       at::Tensor sum = weights.sum(-1, true);
       if (feature.sinks) {
         options.sinks_H = whole.sinks;
@@ -229,7 +229,7 @@ TEST(OneDevice, FeaturesEqualTheirFormulas) {
       }
       const at::Tensor out = weights.matmul(by_head(for_every_head(whole.v)));
       out.backward(by_head(whole.dout));
-      const Required required = required_of(out, scores, seen, options.sinks_H);
+      const Required required = required_of(out, scores, visible, options.sinks_H);
       for (const OverRanks& world : kSomeOverRanks) {
         expect_equal_over_ranks(world, options, whole, required, mask + ", " + feature.name);
       }

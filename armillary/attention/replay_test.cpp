@@ -37,12 +37,13 @@ TEST(AttentionReplay, OutputAndGradientsAreThoseOfTheCallItselfBitForBit) {
         Attention(comm, options).run(CallKind::Keep, {again.q, again.k, again.v});
     EXPECT_FALSE(first.out_BLHE.requires_grad()) << where;
     expect_same_bits(first.out_BLHE, required, where + " keep");
-    const at::Tensor given = Attention(comm, options)
-                                 .run(CallKind::Replay, {again.q, again.k, again.v}, first.kept)
-                                 .out_BLHE;
-    expect_same_bits(given, required, where + " replay");
-    EXPECT_FALSE(first.kept.out.requires_grad()) << where << ": its graph would hold itself";
-    given.backward(dout);
+    const at::Tensor actual =
+        Attention(comm, options)
+            .run(CallKind::Replay, {again.q, again.k, again.v}, first.kept_output)
+            .out_BLHE;
+    expect_same_bits(actual, required, where + " replay");
+    EXPECT_FALSE(first.kept_output.out.requires_grad()) << where << ": its graph would hold itself";
+    actual.backward(dout);
     expect_same_grads(again, plain, where);
   });
 }
@@ -127,10 +128,10 @@ TEST(AttentionReplay, AttendsToNoPairAndSendsOnlyWhatTradesHeads) {
 
 TEST(AttentionReplay, RefusesWhatWasNotKept) {
   const AttentionOptions options = causal_options("ring");
-  const auto replay = [&](const KeptAttention& kept) {
+  const auto replay = [&](const KeptAttention& kept_output) {
     comm::run_ranks(1, [&](comm::Communicator& comm) {
       const Leaves leaves(comm, options, at::kFloat);
-      Attention(comm, options).run(CallKind::Replay, {leaves.q, leaves.k, leaves.v}, kept);
+      Attention(comm, options).run(CallKind::Replay, {leaves.q, leaves.k, leaves.v}, kept_output);
     });
   };
   EXPECT_THAT([&] { replay({}); },

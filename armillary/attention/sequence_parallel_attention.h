@@ -30,9 +30,9 @@ struct AttentionOptions {
   /// for a described cluster (predict/tune/automatic.h). It is made for each problem and shown
   /// once.
   std::string strategy = "ring";
-  /// dtype of partial outputs and gradients between ranks. Wire::Input halves those bytes in bf16
-  /// and fp16 and rounds each of them once more.
-  plan::Wire wire = plan::Wire::Accumulator;
+  /// dtype of partial outputs and gradients between ranks. TransferDtype::Input halves those bytes
+  /// in bf16 and fp16 and rounds each of them once more.
+  plan::TransferDtype transfer_dtype = plan::TransferDtype::Accumulator;
   std::optional<double> scale = {};      ///< Factor of q k^T; 1 / sqrt(D) if not given.
   std::optional<double> timeout_s = {};  ///< Longest wait for peers; else the communicator's.
 

@@ -1,6 +1,6 @@
 // sequence_parallel_attention_test.cpp: the autograd function over thread ranks: gradients against
-// finite differences, errors of bf16 and of narrow wires against one device, strided inputs, and
-// what is refused. Equality of all strategies is tested in tests/equivalence.
+// finite differences, errors of bf16 and of narrow transfer dtypes against one device, strided
+// inputs, and what is refused. Equality of all strategies is tested in tests/equivalence.
 #include "armillary/attention/sequence_parallel_attention.h"
 
 #include <ATen/ATen.h>
@@ -73,22 +73,22 @@ TEST(SequenceParallelAttention, GradientsEqualFiniteDifferences) {
     const Setting run{two_axes ? 4 : 2, options_of("window:left=3,right=1", 7, "zigzag", strategy)};
     const kernel::Sequences whole =
         kernel::random_sequences({1, 2, 1, 2, 3}, run.options.mask, at::kDouble, 11);
-    const kernel::Results given = run(whole);
+    const kernel::Results actual = run(whole);
     const auto loss = [&] { return (run(whole).out_BSHE * whole.dout_BSHE).sum().item<double>(); };
     for (const auto& [input, gradient] :
-         {std::pair(whole.q_BSHD, given.dq_BSHD), std::pair(whole.k_BSGD, given.dk_BSGD),
-          std::pair(whole.v_BSGE, given.dv_BSGE)}) {
+         {std::pair(whole.q_BSHD, actual.dq_BSHD), std::pair(whole.k_BSGD, actual.dk_BSGD),
+          std::pair(whole.v_BSGE, actual.dv_BSGE)}) {
       expect_finite_differences(input, gradient, loss, strategy);
     }
   }
 }
 
 /// Errors of output and gradients against fp64.
-std::array<double, 4> errors_of(const kernel::Results& given, const kernel::Results& exact) {
-  return {kernel::relative_error(given.out_BSHE, exact.out_BSHE),
-          kernel::relative_error(given.dq_BSHD, exact.dq_BSHD),
-          kernel::relative_error(given.dk_BSGD, exact.dk_BSGD),
-          kernel::relative_error(given.dv_BSGE, exact.dv_BSGE)};
+std::array<double, 4> errors_of(const kernel::Results& actual, const kernel::Results& exact) {
+  return {kernel::relative_error(actual.out_BSHE, exact.out_BSHE),
+          kernel::relative_error(actual.dq_BSHD, exact.dq_BSHD),
+          kernel::relative_error(actual.dk_BSGD, exact.dk_BSGD),
+          kernel::relative_error(actual.dv_BSGE, exact.dv_BSGE)};
 }
 
 /// PyTorch's causal attention on one device, in the dtype of `whole`.
@@ -154,7 +154,7 @@ TEST(SequenceParallelAttention, Bf16ErrorIsThatOfOneDevice) {
 
 /// Prints the error with sums that travel in bf16 over that with sums that travel in fp32. It is
 /// largest for a sum that is rounded on each of n - 1 hops.
-TEST(SequenceParallelAttention, NarrowWireCostsItsRoundings) {
+TEST(SequenceParallelAttention, NarrowTransferCostsItsRoundings) {
   for (const char* strategy :
        {"ring", "allgather", "tokenring", "startrail:c=2", "grid:u=1,rq=4,rk=2"}) {
     if (sanitizer_samples() && std::string(strategy) != "ring") continue;
@@ -162,12 +162,12 @@ TEST(SequenceParallelAttention, NarrowWireCostsItsRoundings) {
     const kernel::Sequences whole =
         kernel::random_sequences({1, 4, 2, 64, 64}, run.options.mask, at::kBFloat16, 3);
     const kernel::Results exact = kernel::naive_attention(whole, run.options.mask, 0.125);
-    const auto results = [&](plan::Wire wire) {
-      run.options.wire = wire;
+    const auto results = [&](plan::TransferDtype transfer_dtype) {
+      run.options.transfer_dtype = transfer_dtype;
       return run(whole);
     };
-    const kernel::Results unrounded = results(plan::Wire::Accumulator);
-    const kernel::Results rounded = results(plan::Wire::Input);
+    const kernel::Results unrounded = results(plan::TransferDtype::Accumulator);
+    const kernel::Results rounded = results(plan::TransferDtype::Input);
     EXPECT_FALSE(at::equal(unrounded.out_BSHE, rounded.out_BSHE) &&
                  at::equal(unrounded.dq_BSHD, rounded.dq_BSHD) &&
                  at::equal(unrounded.dk_BSGD, rounded.dk_BSGD))
@@ -189,13 +189,13 @@ TEST(SequenceParallelAttention, TakesStridedInputsAndWorksWithoutGradients) {
   comm::run_ranks(2, [&](comm::Communicator& comm) {
     const at::Tensor q = at::randn({1, 3, 6, 4}).transpose(1, 2);
     const at::Tensor kv = at::randn({1, 6, 3, 8});
-    const at::Tensor given =
+    const at::Tensor actual =
         sequence_parallel_attention(q, kv.narrow(3, 0, 4), kv.narrow(3, 4, 4), comm, options);
-    EXPECT_FALSE(given.requires_grad());
+    EXPECT_FALSE(actual.requires_grad());
     const at::Tensor required =
         sequence_parallel_attention(q.contiguous(), kv.narrow(3, 0, 4).contiguous(),
                                     kv.narrow(3, 4, 4).contiguous(), comm, options);
-    EXPECT_TRUE(at::equal(given, required));
+    EXPECT_TRUE(at::equal(actual, required));
   });
 }
 

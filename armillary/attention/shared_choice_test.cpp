@@ -26,17 +26,17 @@ tune::AutomaticChoice choice_of(const std::string& strategy) {
 // Each rank would choose another strategy, as ranks of hosts with different caches do.
 TEST(SharedChoice, IsThatOfRank0) {
   const std::vector<std::string> own{"usp:u=2", "ring", "ulysses", "ring", "allgather"};
-  std::atomic<int> asked{0};
+  std::atomic<int> choices{0};
   comm::run_ranks(5, [&](comm::Communicator& comm) {
     const tune::AutomaticChoice choice = choose_together(comm, [&] {
-      ++asked;
+      ++choices;
       return choice_of(own[comm.rank()]);
     });
     EXPECT_EQ(to_string(choice.strategy), "usp:u=2") << "rank " << comm.rank();
     EXPECT_EQ(choice.line, "for usp:u=2");
     EXPECT_TRUE(choice.is_new);
   });
-  EXPECT_EQ(asked, 1) << "ranks that choose by themselves";
+  EXPECT_EQ(choices, 1) << "ranks that choose by themselves";
 }
 
 TEST(SharedChoice, AnErrorOfRank0IsThatOfAll) {

@@ -22,7 +22,7 @@ void expect_same_kind(const char* operation, const Array& a, const Array& b) {
 
 /// @throws InvalidArgument for bytes, which have no sum.
 void expect_numbers(const char* operation, const Array& values) {
-  if (values.dtype != Dtype::Byte) return;
+  if (values.dtype != ElementType::Byte) return;
   fail<InvalidArgument>("{}: bytes have no sum; int64, bf16, fp16, fp32 or fp64 is required",
                         operation);
 }
@@ -66,14 +66,14 @@ void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<s
   all_gather(comm, array(mine), array(all));
 }
 
-void all_to_all(Communicator& comm, const Array& sent, const Array& received) {
-  expect_same_kind("all_to_all", sent, received);
-  if (sent.count != received.count || sent.count % comm.world() != 0) {
+void all_to_all(Communicator& comm, const Array& outgoing, const Array& incoming) {
+  expect_same_kind("all_to_all", outgoing, incoming);
+  if (outgoing.count != incoming.count || outgoing.count % comm.world() != 0) {
     fail<InvalidArgument>(
         "all_to_all: sends {} and receives {} {}; equal counts that {} ranks divide are required",
-        sent.count, received.count, to_string(sent.dtype), comm.world());
+        outgoing.count, incoming.count, to_string(outgoing.dtype), comm.world());
   }
-  comm.collectives().all_to_all(sent, received);
+  comm.collectives().all_to_all(outgoing, incoming);
 }
 
 void broadcast(Communicator& comm, const Array& values, int root) {

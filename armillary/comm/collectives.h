@@ -59,10 +59,11 @@ void reduce_scatter(Communicator& comm, const Array& all, const Array& mine,
 void all_gather(Communicator& comm, const Array& mine, const Array& all);
 void all_gather(Communicator& comm, std::span<const std::byte> mine, std::span<std::byte> all);
 
-/// Fills part r of `received` with part rank() of the `sent` of rank r. The two must not overlap.
+/// Fills part r of `incoming` with part rank() of the `outgoing` of rank r. The two must not
+/// overlap.
 /// @throws InvalidArgument if dtypes, devices or counts differ, or the world does not divide the
 /// count.
-void all_to_all(Communicator& comm, const Array& sent, const Array& received);
+void all_to_all(Communicator& comm, const Array& outgoing, const Array& incoming);
 
 /// Replaces `values` on all ranks by those of `root`, along a binomial tree.
 /// @throws InvalidArgument if root is not a rank.
@@ -80,7 +81,8 @@ void barrier(Communicator& comm);
 //
 // Counts are elements by rank, the same list on all ranks; without a list all ranks have the same.
 // @throws InvalidArgument as the functions above, and for counts that are negative or do not add up
-// to those of the arrays; on the rank whose argument is wrong. CommError from done() and waits.
+// to those of the arrays; on the rank whose argument is wrong. CommError from is_complete() and
+// waits.
 
 /// Fills `all` with the `mine` of ranks 0, 1, ..; counts[r] are those of rank r. `mine` may lie in
 /// `all` at its place. Sent: n (P-1) bytes, received: those of the others; one message for each.
@@ -97,12 +99,12 @@ Request start_reduce_scatter(Communicator& comm, const Array& all, const Array& 
 
 /// Elements that this rank sends to each rank, and that it receives from each, itself included.
 struct AllToAllCounts {
-  std::span<const std::int64_t> sent = {};
-  std::span<const std::int64_t> received = {};
+  std::span<const std::int64_t> outgoing = {};
+  std::span<const std::int64_t> incoming = {};
 };
-/// Fills part r of `received` with part rank() of the `sent` of rank r. The two must not overlap.
-/// Without counts the world divides both. Rank a sends to b as many as b receives from a.
-Request start_all_to_all(Communicator& comm, const Array& sent, const Array& received,
+/// Fills part r of `incoming` with part rank() of the `outgoing` of rank r. The two must not
+/// overlap. Without counts the world divides both. Rank a sends to b as many as b receives from a.
+Request start_all_to_all(Communicator& comm, const Array& outgoing, const Array& incoming,
                          const AllToAllCounts& counts = {});
 
 /// The collectives of an engine, called with checked arguments. This class implements them by
@@ -115,7 +117,7 @@ class Collectives {
   virtual void all_reduce(const Array& values, Reduction reduction);
   virtual void reduce_scatter(const Array& all, const Array& mine, Reduction reduction);
   virtual void all_gather(const Array& mine, const Array& all);
-  virtual void all_to_all(const Array& sent, const Array& received);
+  virtual void all_to_all(const Array& outgoing, const Array& incoming);
   virtual void broadcast(const Array& values, int root);
   virtual void barrier();
 

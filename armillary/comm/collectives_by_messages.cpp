@@ -152,9 +152,9 @@ void Collectives::all_gather(const Array& mine, const Array& all) {
   comm_.wait(start_all_gather(comm_, mine, all));
 }
 
-void Collectives::all_to_all(const Array& sent, const Array& received) {
-  expect_host(sent);
-  comm_.wait(start_all_to_all(comm_, sent, received));
+void Collectives::all_to_all(const Array& outgoing, const Array& incoming) {
+  expect_host(outgoing);
+  comm_.wait(start_all_to_all(comm_, outgoing, incoming));
 }
 
 void Collectives::broadcast(const Array& values, int root) {

@@ -109,12 +109,13 @@ Request start_all_gather(Communicator& comm, const Array& mine, const Array& all
 Request start_reduce_scatter(Communicator& comm, const Array& all, const Array& mine,
                              Reduction reduction, std::span<const std::int64_t> counts) {
   const char* const operation = reduction == Reduction::Sum ? "scatter_sum" : "scatter_max";
-  if (all.dtype == Dtype::Byte) {
+  if (all.dtype == ElementType::Byte) {
     fail<InvalidArgument>("{}: bytes have no sum; int64, bf16, fp16, fp32 or fp64 is required",
                           operation);
   }
   expect_host(operation, all, mine);
-  if (mine.dtype != Dtype::Fp32 || size_of(all.dtype) != 2) expect_dtype(operation, all, mine);
+  if (mine.dtype != ElementType::Fp32 || size_of(all.dtype) != 2)
+    expect_dtype(operation, all, mine);
   const Parts parts(all, checked_counts(operation, counts, all, comm.world()));
   const Array own = parts.of(comm.rank());
   expect_count(operation, mine, own.count);
@@ -140,21 +141,21 @@ Request start_reduce_scatter(Communicator& comm, const Array& all, const Array& 
   return collective;
 }
 
-Request start_all_to_all(Communicator& comm, const Array& sent, const Array& received,
+Request start_all_to_all(Communicator& comm, const Array& outgoing, const Array& incoming,
                          const AllToAllCounts& counts) {
   const char* const operation = "all_to_all";
-  expect_host(operation, sent, received);
-  expect_dtype(operation, sent, received);
+  expect_host(operation, outgoing, incoming);
+  expect_dtype(operation, outgoing, incoming);
   const int P = comm.world();
   const int self = comm.rank();
-  const Parts from(sent, checked_counts(operation, counts.sent, sent, P));
-  const Parts to(received, checked_counts(operation, counts.received, received, P));
+  const Parts from(outgoing, checked_counts(operation, counts.outgoing, outgoing, P));
+  const Parts to(incoming, checked_counts(operation, counts.incoming, incoming, P));
   expect_count(operation, from.of(self), to.of(self).count);
   auto collective = std::make_shared<StartedCollective>();
   // Each message has a size of its own, so each has a label.
   const auto label = [&](std::int64_t count, int sender, int receiver) {
     return label_of(fmt::format("{} of {} {} from {} to {}", operation, count,
-                                to_string(sent.dtype), sender, receiver));
+                                to_string(outgoing.dtype), sender, receiver));
   };
   for (int peer = 0; peer < P; ++peer) {
     collective->labels.push_back(label(from.of(peer).count, self, peer));

@@ -22,7 +22,7 @@ namespace armillary::comm {
 namespace {
 
 /// Parameters: the world, and the shuffle seed or 0 for none.
-class Collectives : public testing::TestWithParam<std::tuple<int, std::uint64_t>> {
+class CollectivesTest : public testing::TestWithParam<std::tuple<int, std::uint64_t>> {
  protected:
   int world() const { return std::get<0>(GetParam()); }
   void run(const std::function<void(Communicator&)>& body) const {
@@ -57,7 +57,7 @@ void check_all_reduce(Communicator& comm, std::size_t count) {
   }
 }
 
-TEST_P(Collectives, AllReduceSumsInRankOrder) {
+TEST_P(CollectivesTest, AllReduceSumsInRankOrder) {
   for (const std::size_t count : {0, 1, 2, 4, 12, 13, 14, 257}) {
     run([&](Communicator& comm) {
       check_all_reduce<float>(comm, count);
@@ -66,7 +66,7 @@ TEST_P(Collectives, AllReduceSumsInRankOrder) {
   }
 }
 
-TEST_P(Collectives, BroadcastFromEveryRoot) {
+TEST_P(CollectivesTest, BroadcastFromEveryRoot) {
   for (const std::size_t count : {0, 1, 100}) {
     for (int root = 0; root < world(); ++root) {
       run([&](Communicator& comm) {
@@ -78,7 +78,7 @@ TEST_P(Collectives, BroadcastFromEveryRoot) {
   }
 }
 
-TEST_P(Collectives, AllGatherInRankOrder) {
+TEST_P(CollectivesTest, AllGatherInRankOrder) {
   for (const std::size_t count : {0, 1, 7}) {
     run([&](Communicator& comm) {
       std::vector<int> expected;
@@ -96,7 +96,7 @@ TEST_P(Collectives, AllGatherInRankOrder) {
   }
 }
 
-TEST_P(Collectives, BarrierHoldsAllUntilTheLast) {
+TEST_P(CollectivesTest, BarrierHoldsAllUntilTheLast) {
   std::mutex mutex;
   std::vector<int> entered;
   run([&](Communicator& comm) {
@@ -118,7 +118,7 @@ TEST_P(Collectives, BarrierHoldsAllUntilTheLast) {
   });
 }
 
-TEST_P(Collectives, LeaveMessagesOfOtherLanesAlone) {
+TEST_P(CollectivesTest, LeaveMessagesOfOtherLanesAlone) {
   if (world() == 1) return;  // There is no other rank to send to.
   run([&](Communicator& comm) {
     const int next = (comm.rank() + 1) % comm.world();
@@ -135,7 +135,7 @@ TEST_P(Collectives, LeaveMessagesOfOtherLanesAlone) {
   });
 }
 
-TEST_P(Collectives, RefuseBadSizes) {
+TEST_P(CollectivesTest, RefuseBadSizes) {
   run([&](Communicator& comm) {
     std::vector<std::byte> mine(3);
     std::vector<std::byte> all(3 * comm.world() + 1);
@@ -145,7 +145,7 @@ TEST_P(Collectives, RefuseBadSizes) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Worlds, Collectives,
+INSTANTIATE_TEST_SUITE_P(Worlds, CollectivesTest,
                          testing::Combine(testing::Values(1, 2, 3, 5, 13),
                                           testing::Values(std::uint64_t{0}, std::uint64_t{7})));
 

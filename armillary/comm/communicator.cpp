@@ -66,14 +66,15 @@ void Communicator::start(std::span<const Message> batch, std::span<Request> requ
   do_start(batch, requests);
 }
 
-bool Communicator::done(const Request& request) {
+bool Communicator::is_complete(const Request& request) {
   if (!request) return true;
-  return request->kind() == PendingKind::Message ? do_done(*request) : collective_done(*request);
+  return request->kind() == PendingKind::Message ? do_is_complete(*request)
+                                                 : collective_is_complete(*request);
 }
 
-bool Communicator::collective_done(const Pending& request) {
+bool Communicator::collective_is_complete(const Pending& request) {
   return static_cast<const StartedCollective&>(request).look(
-      [&](const Pending& message) { return do_done(message); });
+      [&](const Pending& message) { return do_is_complete(message); });
 }
 
 std::size_t Communicator::wait_any_collective(std::span<const Request> requests, double timeout_s) {
@@ -86,7 +87,7 @@ std::size_t Communicator::wait_any_collective(std::span<const Request> requests,
       if (!requests[i]) continue;
       std::span<const Request> open = requests.subspan(i, 1);
       if (requests[i]->kind() == PendingKind::Collective) {
-        if (collective_done(*requests[i])) return i;
+        if (collective_is_complete(*requests[i])) return i;
         open = static_cast<const StartedCollective&>(*requests[i]).messages;
       }
       messages.insert(messages.end(), open.begin(), open.end());
@@ -105,7 +106,7 @@ void Communicator::wait(const Request& request, std::optional<double> timeout_s)
   }
   // One after the other: an engine may be quicker where it waits for one message.
   wait_all(static_cast<const StartedCollective&>(*request).messages, timeout_s);
-  ARMILLARY_CHECK(collective_done(*request));
+  ARMILLARY_CHECK(collective_is_complete(*request));
 }
 
 std::size_t Communicator::wait_any(std::span<const Request> requests,

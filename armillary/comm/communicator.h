@@ -157,7 +157,7 @@ class Communicator {
   /// written again. Calling it repeatedly is enough to make progress. A request that is done stays
   /// done, also after a failure. Cost: one atomic load (local), one MPI_Test, one mutex (c10d), one
   /// event query (NCCL).
-  bool done(const Request& request);
+  bool is_complete(const Request& request);
 
   /// Returns when the request is done.
   void wait(const Request& request, std::optional<double> timeout_s = {});
@@ -230,7 +230,7 @@ class Communicator {
 
   // The part of each engine. Arguments are checked before, and `requests` is as long as `batch`.
   virtual void do_start(std::span<const Message> batch, std::span<Request> requests) = 0;
-  virtual bool do_done(const Pending& request) = 0;
+  virtual bool do_is_complete(const Pending& request) = 0;
   virtual std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) = 0;
   /// Only called for receives that borrow.
   virtual void do_give_back(const Pending& /*request*/) {}
@@ -244,7 +244,7 @@ class Communicator {
   /// wait_any() for lists in which a collective is.
   std::size_t wait_any_collective(std::span<const Request> requests, double timeout_s);
   /// Looks at a collective; makes progress.
-  bool collective_done(const Pending& request);
+  bool collective_is_complete(const Pending& request);
   /// @throws InvalidArgument as start() does, for one message.
   void check(const Message& message) const;
 

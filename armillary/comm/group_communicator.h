@@ -1,8 +1,9 @@
 // group_communicator.h: the rank that this process is, on the group of an engine of processes.
 // Internal to those engines.
 //
-// A Group has rank(), world(), start(), done(), wait_any(), begin_peer_wait(), throw_if_failed(),
-// abort(), leave(), failed_rank() and error(), and names its class of requests `Pending`.
+// A Group has rank(), world(), start(), is_complete(), wait_any(), begin_peer_wait(),
+// throw_if_failed(), abort(), leave(), failed_rank() and error(), and names its class of requests
+// `Pending`.
 #pragma once
 
 #include <exception>
@@ -37,8 +38,8 @@ class GroupCommunicator : public Base {
   void do_start(std::span<const Message> batch, std::span<Request> requests) override {
     group_.start(batch, requests);
   }
-  bool do_done(const Pending& request) override {
-    return group_.done(static_cast<const typename Group::Pending&>(request));
+  bool do_is_complete(const Pending& request) override {
+    return group_.is_complete(static_cast<const typename Group::Pending&>(request));
   }
   std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
     return group_.wait_any(requests, timeout_s, [&] { return this->describe(requests); });

@@ -34,8 +34,8 @@ class LocalCommunicator : public Communicator {
   void do_start(std::span<const Message> batch, std::span<Request> requests) override {
     group_.start(rank(), batch, requests, &memory_);
   }
-  bool do_done(const Pending& request) override {
-    return group_.done(rank(), static_cast<const LocalPending&>(request));
+  bool do_is_complete(const Pending& request) override {
+    return group_.is_complete(rank(), static_cast<const LocalPending&>(request));
   }
   void do_give_back(const Pending& request) override {
     // Handles are const for their holders; the group may change what they point to.

@@ -24,7 +24,7 @@ struct LocalOptions {
   /// For tests: delays every matched message by a time in [0, max_delay_s), drawn per (sender,
   /// receiver, lane) from this seed, so messages of different queues are done in another order than
   /// they were sent in. Order within a queue is promised and kept, so results must not change.
-  /// Delayed copies run inside the waits and done() of any rank, never inside start().
+  /// Delayed copies run inside the waits and is_complete() of any rank, never inside start().
   std::optional<std::uint64_t> shuffle_seed = {};
   double max_delay_s = 2e-4;
 };

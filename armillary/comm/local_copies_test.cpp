@@ -165,7 +165,7 @@ TEST(LocalCopies, WhoStartsAMessagePassesThoseBeforeItToo) {
   for (int attempt = 0; attempt < 2 * kTries; ++attempt) {
     std::atomic<bool> posted = false;
     std::atomic<bool> waited = false;
-    std::atomic<bool> asked = false;
+    std::atomic<bool> is_checked = false;
     run_ranks(2, [&](Communicator& comm) {
       const Mail mail;
       if (comm.rank() == 0) {
@@ -173,7 +173,7 @@ TEST(LocalCopies, WhoStartsAMessagePassesThoseBeforeItToo) {
         posted = true;
         comm.wait(begun[1]);
         waited = true;
-        spin_until(asked);
+        spin_until(is_checked);
         comm.wait_all(begun);
         return;
       }
@@ -181,9 +181,9 @@ TEST(LocalCopies, WhoStartsAMessagePassesThoseBeforeItToo) {
       begun.push_back(mail.send_small(comm));
       spin_until(waited);
       begun.push_back(mail.send_small(comm));
-      EXPECT_TRUE(comm.done(begun[2])) << "attempt " << attempt;
-      EXPECT_TRUE(comm.done(begun[3])) << "attempt " << attempt;
-      asked = true;
+      EXPECT_TRUE(comm.is_complete(begun[2])) << "attempt " << attempt;
+      EXPECT_TRUE(comm.is_complete(begun[3])) << "attempt " << attempt;
+      is_checked = true;
       comm.wait_all(begun);
     });
   }
@@ -201,10 +201,10 @@ TEST(LocalCopies, WhoAsksOftenEnoughNeedNotWait) {
         posted = true;
         comm.wait(begun[1]);
         const auto begin = std::chrono::steady_clock::now();
-        while (!comm.done(begun[2]) &&
+        while (!comm.is_complete(begun[2]) &&
                std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)) {
         }
-        EXPECT_TRUE(comm.done(begun[2])) << "attempt " << attempt;
+        EXPECT_TRUE(comm.is_complete(begun[2])) << "attempt " << attempt;
         comm.wait_all(begun);
         return;
       }

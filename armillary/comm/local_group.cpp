@@ -228,8 +228,8 @@ void LocalGroup::start(int rank, std::span<const Message> batch, std::span<Reque
   throw_if_failed(lock, rank);
 }
 
-bool LocalGroup::done(int rank, const LocalPending& request) {
-  if (request.done()) return true;
+bool LocalGroup::is_complete(int rank, const LocalPending& request) {
+  if (request.is_complete()) return true;
   // The lock is taken only if there may be something to do: a copy to make, or an error to throw.
   const bool left = ranks_[rank].has_due_left.load(std::memory_order_relaxed);
   if (!shuffled() && !left && !failed_.load(std::memory_order_acquire)) return false;
@@ -238,7 +238,7 @@ bool LocalGroup::done(int rank, const LocalPending& request) {
   if (left && request.direction() == Direction::Receive) {
     copy_due(lock, rank, queue_of(request));
   }
-  if (request.done()) return true;
+  if (request.is_complete()) return true;
   throw_if_failed(lock, rank);
   return false;
 }
@@ -309,8 +309,8 @@ std::string LocalGroup::blame(const Watch& watch) {
 }
 
 bool LocalGroup::is_expired(Watch& watch) {
-  for (const int asked : watch.tick(seconds_of(Clock::now()))) {
-    if (ranks_[asked].heartbeat) watch.hear(asked, ranks_[asked].heartbeat->take());
+  for (const int peer : watch.tick(seconds_of(Clock::now()))) {
+    if (ranks_[peer].heartbeat) watch.hear(peer, ranks_[peer].heartbeat->take());
   }
   return watch.expired();
 }
@@ -319,7 +319,7 @@ void LocalGroup::withdraw(LocalPending* request) {
   Lock lock(mutex_);
   // A copy that runs now may complete the message.
   wait_for_copies(lock, request->rank());
-  if (request->done()) return;
+  if (request->is_complete()) return;
   if (request->is_shared()) {
     // This send is dropped while the receiver still reads its memory. The receiver holds a
     // reference that keeps the memory alive (Message::owner), and gets the CommError when it gives

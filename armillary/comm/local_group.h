@@ -52,7 +52,7 @@ class LocalGroup {
   /// its requests.
   void start(int rank, std::span<const Message> batch, std::span<Request> requests,
              std::pmr::memory_resource* memory);
-  bool done(int rank, const LocalPending& request);
+  bool is_complete(int rank, const LocalPending& request);
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(int rank, std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
@@ -98,7 +98,8 @@ class LocalGroup {
     int copies = 0;                         ///< Copies under way from or to this rank's memory.
     /// A sender asks this rank to pass the messages that it receives, if it waits.
     std::atomic<bool> asked_to_copy{false};
-    /// Its last wait ended with messages still due, which are left for its done() or next wait.
+    /// Its last wait ended with messages still due, which are left for its is_complete() or next
+    /// wait.
     std::atomic<bool> has_due_left{false};
   };
 

@@ -23,7 +23,7 @@ LocalPending::LocalPending(LocalGroup& group, int rank, const Message& message,
 
 LocalPending::~LocalPending() {
   // A send that is done has nothing to end: it was copied, or its memory was given back.
-  if (!done()) {
+  if (!is_complete()) {
     group_.withdraw(this);
   } else if (borrows_) {
     group_.give_back(*this);

@@ -56,7 +56,7 @@ class LocalPending : public Pending {
 
   // Completion, which the owner reads without the lock.
 
-  bool done() const { return place() > 0; }
+  bool is_complete() const { return place() > 0; }
   /// Place, from 1, in the order in which the messages of the group were done; 0 until this one is.
   std::uint64_t place() const { return place_.load(std::memory_order_acquire); }
   /// Marks it as done. The owner may free this object as soon as it sees that, so other ranks do

@@ -50,19 +50,19 @@ TEST(LocalPending, PartsOfOtherSizesAreCopied) {
 
 // There would be nothing to give back, so the send would wait until its receiver drops the handle.
 TEST(LocalPending, NoBytesAreNotZeroCopy) {
-  std::atomic<bool> sent = false;
+  std::atomic<bool> is_sent = false;
   run_ranks(2, [&](Communicator& comm) {
     const Message message = zero_copy_message(comm, {});
     const Request request = comm.start({&message, 1})[0];
     if (comm.rank() == 0) {
       comm.wait(request, 5);
-      sent = true;
+      is_sent = true;
       return;
     }
     comm.wait(request);
-    yield_until(sent);
+    yield_until(is_sent);
   });
-  EXPECT_TRUE(sent);
+  EXPECT_TRUE(is_sent);
 }
 
 // The side that starts second sees both sizes, and throws without a wait.

@@ -124,7 +124,7 @@ bool is_copied_at_once(std::chrono::milliseconds pause) {
     } else {
       std::this_thread::sleep_for(pause);
       const Request request = comm.isend(0, 0, {&part, 1});
-      is_done = comm.done(request);
+      is_done = comm.is_complete(request);
       comm.wait(request);
     }
     EXPECT_EQ(values, std::vector<int>(4, 1)) << "rank " << comm.rank();
@@ -153,7 +153,7 @@ void check_withdrawn_message_stops_its_queue(const LocalOptions& options) {
     }
     spin_until(dropped);
     const Request request = comm.isend(0, 0, {});
-    EXPECT_FALSE(comm.done(request)) << "matched the second receive";
+    EXPECT_FALSE(comm.is_complete(request)) << "matched the second receive";
     answered = true;
     try {
       comm.wait(request);
@@ -185,9 +185,9 @@ TEST(RunRanks, MatchedButDelayedMessageMayBeWithdrawn) {
     posted = true;
     spin_until(dropped);
     std::this_thread::sleep_for(std::chrono::milliseconds(30));  // Longer than the delay.
-    const bool done = comm.done(request);
+    const bool is_complete = comm.is_complete(request);
     polled = true;
-    EXPECT_FALSE(done);
+    EXPECT_FALSE(is_complete);
     comm.wait(request);
   };
   EXPECT_THROW(run_ranks(2, body, {.shuffle_seed = 1, .max_delay_s = 0.02}), std::out_of_range);
@@ -228,7 +228,7 @@ TEST(RunRanks, DelayedMessageIsCopiedByWhoeverWaits) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // Let rank 0 fall asleep.
     const Request request = comm.isend(0, 0, {});
     spin_until(received);
-    EXPECT_TRUE(comm.done(request));
+    EXPECT_TRUE(comm.is_complete(request));
   };
   run_ranks(2, body, {.shuffle_seed = 1, .max_delay_s = 0.01});
 }
@@ -278,7 +278,8 @@ TEST(RunRanks, ShuffledMessagesAreDoneOneByOne) {
       if (comm.rank() == 1) return comm.wait_all(requests);
       for (int left = kLanes; left > 1; --left, ++waits) {
         requests.erase(requests.begin() + static_cast<std::ptrdiff_t>(comm.wait_any(requests)));
-        if (!std::ranges::all_of(requests, [&](const Request& r) { return comm.done(r); })) ++alone;
+        if (!std::ranges::all_of(requests, [&](const Request& r) { return comm.is_complete(r); }))
+          ++alone;
       }
       comm.wait_all(requests);
     };
@@ -290,25 +291,26 @@ TEST(RunRanks, ShuffledMessagesAreDoneOneByOne) {
 // wait_any tells the message that was done first, not the first of the list or the latest one.
 TEST(RunRanks, WaitAnyTellsWhatWasDoneFirst) {
   const std::vector<std::size_t> order = {2, 0, 3, 1};
-  std::atomic<bool> asked = false;
+  std::atomic<bool> is_checked = false;
   run_ranks(2, [&](Communicator& comm) {
     if (comm.rank() == 1) {
       for (const std::size_t lane : order) comm.wait(comm.isend(0, static_cast<int>(lane), {}));
       comm.wait(comm.isend(0, 9, {}));
-      return spin_until(asked);
+      return spin_until(is_checked);
     }
     std::vector<Request> requests(order.size() + 2);  // The last two stay empty.
     for (const std::size_t lane : order) {
       requests[lane] = comm.irecv(1, static_cast<int>(lane), {});
     }
     comm.wait(comm.irecv(1, 9, {}));
-    for (const std::size_t lane : order) ASSERT_TRUE(comm.done(requests[lane])) << "lane " << lane;
+    for (const std::size_t lane : order)
+      ASSERT_TRUE(comm.is_complete(requests[lane])) << "lane " << lane;
     for (const std::size_t lane : order) {
       const std::size_t first = comm.wait_any(requests);
       EXPECT_EQ(first, lane);
       requests[first].reset();
     }
-    asked = true;
+    is_checked = true;
   });
 }
 
@@ -339,7 +341,7 @@ TEST(RunRanks, AWaitEndsWithTheFirstThatIsDone) {
         nanosleep(&pause, nullptr);  // The other rank sleeps by then.
       }
       comm.start(batch, requests);
-      if (!sends && comm.wait_any(requests) == 0 && !comm.done(requests[2])) early = true;
+      if (!sends && comm.wait_any(requests) == 0 && !comm.is_complete(requests[2])) early = true;
       comm.wait_all(requests);
     });
   }

@@ -43,7 +43,7 @@ TEST(RunRanks, ZeroCopyIsReadInTheMemoryOfTheSender) {
       shared = parts[0].data;
       const Request request = start_one(comm, zero_copy_of(Direction::Send, 1, parts));
       spin_until(looked);
-      EXPECT_FALSE(comm.done(request));
+      EXPECT_FALSE(comm.is_complete(request));
       looked = false;
       return comm.wait(request);
     }
@@ -71,10 +71,10 @@ TEST(RunRanks, TheLastHandleGivesBack) {
     Request request = start_one(comm, zero_copy_of(direction, 1 - comm.rank(), {&part, 1}));
     if (comm.rank() == 0) {
       spin_until(borrowed);
-      EXPECT_FALSE(comm.done(request)) << "rank 1 still reads it";
+      EXPECT_FALSE(comm.is_complete(request)) << "rank 1 still reads it";
       looked = true;
       comm.wait(request, 5);
-      EXPECT_TRUE(comm.done(request));
+      EXPECT_TRUE(comm.is_complete(request));
       ended = true;
       return;
     }

@@ -79,7 +79,7 @@ void reduce_to(Reduction reduction, std::span<const Array> addends, const Array&
 
 template <class T>
 void reduce_all(Reduction reduction, std::span<const Array> addends, const Array& result) {
-  if (result.dtype == Dtype::Fp32) {
+  if (result.dtype == ElementType::Fp32) {
     reduce_to<T, typename AccumulatorOf<T>::Type>(reduction, addends, result);
   } else {
     reduce_to<T, T>(reduction, addends, result);
@@ -90,17 +90,17 @@ void reduce_all(Reduction reduction, std::span<const Array> addends, const Array
 
 void reduce(Reduction reduction, std::span<const Array> addends, const Array& result) {
   switch (addends[0].dtype) {
-    case Dtype::Int64:
+    case ElementType::Int64:
       return reduce_all<std::int64_t>(reduction, addends, result);
-    case Dtype::Bf16:
+    case ElementType::Bf16:
       return reduce_all<Bf16>(reduction, addends, result);
-    case Dtype::Fp16:
+    case ElementType::Fp16:
       return reduce_all<Fp16>(reduction, addends, result);
-    case Dtype::Fp32:
+    case ElementType::Fp32:
       return reduce_all<float>(reduction, addends, result);
-    case Dtype::Fp64:
+    case ElementType::Fp64:
       return reduce_all<double>(reduction, addends, result);
-    case Dtype::Byte:
+    case ElementType::Byte:
       fail<InternalError>("reduce: bytes have no sum");
   }
 }

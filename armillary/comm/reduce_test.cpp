@@ -14,7 +14,8 @@ namespace armillary::comm {
 namespace {
 
 template <class T>
-std::vector<T> reduced(Reduction reduction, std::vector<std::vector<T>> addends, Dtype dtype) {
+std::vector<T> reduced(Reduction reduction, std::vector<std::vector<T>> addends,
+                       ElementType dtype) {
   std::vector<Array> arrays;
   arrays.reserve(addends.size());
   for (std::vector<T>& addend : addends) arrays.push_back(array(std::span(addend), dtype));
@@ -24,7 +25,7 @@ std::vector<T> reduced(Reduction reduction, std::vector<std::vector<T>> addends,
 }
 
 template <class T>
-T reduced(Reduction reduction, const std::vector<T>& values, Dtype dtype = dtype_of<T>()) {
+T reduced(Reduction reduction, const std::vector<T>& values, ElementType dtype = dtype_of<T>()) {
   std::vector<std::vector<T>> addends;
   addends.reserve(values.size());
   for (const T value : values) addends.push_back({value});
@@ -38,15 +39,17 @@ TEST(Reduce, AddsInOrder) {
 }
 
 TEST(Reduce, RoundsHalfFloatsOnce) {
-  for (const Dtype dtype : {Dtype::Bf16, Dtype::Fp16}) {
-    const auto half = [&](float x) { return dtype == Dtype::Bf16 ? Bf16(x).bits : Fp16(x).bits; };
+  for (const ElementType dtype : {ElementType::Bf16, ElementType::Fp16}) {
+    const auto half = [&](float x) {
+      return dtype == ElementType::Bf16 ? Bf16(x).bits : Fp16(x).bits;
+    };
     // In 16 bits, 4096 + 1 is 4096.
     const std::vector<std::uint16_t> values{half(4096), half(1), half(1), half(-4096)};
     EXPECT_EQ(reduced(Reduction::Sum, values, dtype), half(2));
     EXPECT_EQ(reduced(Reduction::Max, values, dtype), half(4096));
   }
   const std::vector<std::uint16_t> large{Fp16(60000).bits, Fp16(60000).bits};
-  EXPECT_EQ(reduced(Reduction::Sum, large, Dtype::Fp16), 0x7C00);
+  EXPECT_EQ(reduced(Reduction::Sum, large, ElementType::Fp16), 0x7C00);
 }
 
 TEST(Reduce, IntegersWrapAroundAndAreComparedWithTheirSign) {
@@ -77,8 +80,8 @@ TEST(Reduce, TakesAnyAddressAndItsOwnResult) {
       std::memcpy(first.data() + offset + 8 * i, &x, 8);
       std::memcpy(second.data() + offset + 8 * i, &x, 8);
     }
-    const Array a{first.data() + offset, kCount, Dtype::Fp64};
-    const Array b{second.data() + offset, kCount, Dtype::Fp64};
+    const Array a{first.data() + offset, kCount, ElementType::Fp64};
+    const Array b{second.data() + offset, kCount, ElementType::Fp64};
     reduce(Reduction::Sum, std::vector<Array>{a, b}, b);
     for (std::int64_t i = 0; i < kCount; ++i) {
       double x = 0;

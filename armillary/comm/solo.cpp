@@ -41,7 +41,7 @@ class SoloCommunicator : public Communicator {
   void do_start(std::span<const Message> batch, std::span<Request> /*requests*/) override {
     ARMILLARY_CHECK(batch.empty());
   }
-  bool do_done(const Pending& /*request*/) override { return true; }
+  bool do_is_complete(const Pending& /*request*/) override { return true; }
   std::size_t do_wait_any(std::span<const Request> /*requests*/, double /*timeout_s*/) override {
     fail<InternalError>("wait: a message in a group of one rank");
   }

@@ -52,7 +52,7 @@ class SplitCommunicator : public Communicator {
 
  private:
   void do_start(std::span<const Message> batch, std::span<Request> requests) override;
-  bool do_done(const Pending& request) override { return root().do_done(request); }
+  bool do_is_complete(const Pending& request) override { return root().do_is_complete(request); }
   std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
     return root().do_wait_any(requests, timeout_s);
   }

@@ -41,7 +41,9 @@ class WatchedCommunicator : public Communicator {
     for (const Message& message : batch) see_(message);
     inner_.start(batch, requests);
   }
-  bool do_done(const Pending& request) override { return inner_.done(share(request)); }
+  bool do_is_complete(const Pending& request) override {
+    return inner_.is_complete(share(request));
+  }
   std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
     return inner_.wait_any(requests, timeout_s);
   }

@@ -8,8 +8,8 @@
 namespace armillary {
 namespace {
 
-auto is_number(int wanted) {
-  return [wanted](int value) { return value == wanted; };
+auto is_number(int number) {
+  return [number](int value) { return value == number; };
 }
 
 TEST(Recent, TheValueThatWasUsedLongestAgoMakesRoom) {

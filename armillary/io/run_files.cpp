@@ -55,12 +55,12 @@ void write_file(const std::string& path, std::string_view text) {
   }
 }
 
-JsonLines::JsonLines(std::string path, std::string_view kept) : path_(std::move(path)) {
+JsonLines::JsonLines(std::string path, std::string_view head) : path_(std::move(path)) {
   make_folder_of(path_);
   // Kept lines may come from this file: it is replaced at once, not emptied first.
-  if (!kept.empty()) write_file(path_, kept);
+  if (!head.empty()) write_file(path_, head);
   if (const std::string_view why = why_no_output(path_); !why.empty()) refuse(path_, why);
-  stream_.open(path_, std::ios::binary | (kept.empty() ? std::ios::trunc : std::ios::app));
+  stream_.open(path_, std::ios::binary | (head.empty() ? std::ios::trunc : std::ios::app));
   if (!stream_) refuse(path_, std::strerror(errno));
 }
 

@@ -18,9 +18,9 @@ void write_file(const std::string& path, std::string_view text);
 /// that is killed leaves only complete lines. Used by one thread at a time.
 class JsonLines {
  public:
-  /// Starts an empty file, replacing one that is there; or, given `kept`, one that begins with
+  /// Starts an empty file, replacing one that is there; or, given `head`, one that begins with
   /// these lines. Missing folders are made. @throws IoError naming the path.
-  explicit JsonLines(std::string path, std::string_view kept = {});
+  explicit JsonLines(std::string path, std::string_view head = {});
 
   /// Appends one line. @throws Error naming the path if it cannot be written any more, for example
   /// because the disk is full. This is not an IoError: the path was good when the file was opened.

@@ -33,7 +33,7 @@ class Counter final : public Kernel {
 };
 
 /// Arguments of a valid call: 2 batch entries, 3 queries, 5 keys, 4 query heads, 2 KV heads.
-struct Arguments {
+struct CallArguments {
   plan::Mask mask = plan::full_mask({.q = 10, .kv = 20});
   Pairs pairs{.q_runs = {{.begin = 7, .count = 3}},
               .k_runs = {{.begin = 0, .count = 2}, {.begin = 10, .count = 3, .step = 4}},
@@ -45,8 +45,8 @@ struct Arguments {
   InputGrads grads{at::zeros({2, 3, 4, 8}), at::zeros({2, 5, 2, 8}), at::zeros({2, 5, 2, 6})};
 };
 
-std::string attend_error(const std::function<void(Arguments&)>& spoil) {
-  Arguments call;
+std::string attend_error(const std::function<void(CallArguments&)>& spoil) {
+  CallArguments call;
   spoil(call);
   const Counter kernel;
   std::string error = error_of([&] { kernel.attend(call.pairs, call.inputs, call.carry); });
@@ -54,8 +54,8 @@ std::string attend_error(const std::function<void(Arguments&)>& spoil) {
   return error;
 }
 
-std::string attend_grad_error(const std::function<void(Arguments&)>& spoil) {
-  Arguments call;
+std::string attend_grad_error(const std::function<void(CallArguments&)>& spoil) {
+  CallArguments call;
   spoil(call);
   const Counter kernel;
   std::string error =
@@ -65,10 +65,10 @@ std::string attend_grad_error(const std::function<void(Arguments&)>& spoil) {
 }
 
 TEST(Kernel, TakesWhatFits) {
-  EXPECT_EQ(attend_error([](Arguments&) {}), "no error");
-  EXPECT_EQ(attend_grad_error([](Arguments&) {}), "no error");
+  EXPECT_EQ(attend_error([](CallArguments&) {}), "no error");
+  EXPECT_EQ(attend_grad_error([](CallArguments&) {}), "no error");
   // No query heads fit any KV heads.
-  EXPECT_EQ(attend_error([](Arguments& call) {
+  EXPECT_EQ(attend_error([](CallArguments& call) {
               call.inputs.q_BLHD = at::zeros({2, 3, 0, 8});
               call.carry = {at::zeros({2, 3, 0, 6}), at::zeros({2, 3, 0})};
               call.pairs.heads.first_q_head = 9;
@@ -77,36 +77,36 @@ TEST(Kernel, TakesWhatFits) {
 }
 
 TEST(Kernel, RefusesShapes) {
-  EXPECT_EQ(attend_error([](Arguments& call) {
+  EXPECT_EQ(attend_error([](CallArguments& call) {
               call.inputs.q_BLHD = at::zeros({3, 4, 8});
             }),
             "attend: q_BLHD has shape [3, 4, 8]; 4 dims are required");
-  EXPECT_EQ(attend_error([](Arguments& call) { call.pairs.q_runs[0].count = 2; }),
+  EXPECT_EQ(attend_error([](CallArguments& call) { call.pairs.q_runs[0].count = 2; }),
             "attend: q_BLHD is Float [2, 3, 4, 8]; Float [2, 2, 4, 8] is required");
-  EXPECT_EQ(attend_error([](Arguments& call) {
+  EXPECT_EQ(attend_error([](CallArguments& call) {
               call.inputs.k_BLGD = at::zeros({2, 5, 2, 9});
             }),
             "attend: k_BLGD is Float [2, 5, 2, 9]; Float [2, 5, 2, 8] is required");
-  EXPECT_EQ(attend_error([](Arguments& call) {
+  EXPECT_EQ(attend_error([](CallArguments& call) {
               call.inputs.v_BLGE = at::zeros({2, 5, 1, 6});
             }),
             "attend: v_BLGE is Float [2, 5, 1, 6]; Float [2, 5, 2, 6] is required");
-  EXPECT_EQ(attend_error([](Arguments& call) {
+  EXPECT_EQ(attend_error([](CallArguments& call) {
               call.carry.lse_BLH = at::zeros({2, 4, 3});
             }),
             "attend: carry.lse_BLH is Float [2, 4, 3]; Float [2, 3, 4] is required");
-  EXPECT_EQ(attend_grad_error([](Arguments& call) {
+  EXPECT_EQ(attend_grad_error([](CallArguments& call) {
               call.grads.dv_BLGE = at::zeros({2, 5, 2, 8});
             }),
             "attend_grad: dv_BLGE is Float [2, 5, 2, 8]; Float [2, 5, 2, 6] is required");
 }
 
 TEST(Kernel, RefusesDtypes) {
-  EXPECT_EQ(
-      attend_error([](Arguments& call) { call.inputs.v_BLGE = call.inputs.v_BLGE.to(at::kHalf); }),
-      "attend: v_BLGE is Half [2, 5, 2, 6]; Float [2, 5, 2, 6] is required");
+  EXPECT_EQ(attend_error(
+                [](CallArguments& call) { call.inputs.v_BLGE = call.inputs.v_BLGE.to(at::kHalf); }),
+            "attend: v_BLGE is Half [2, 5, 2, 6]; Float [2, 5, 2, 6] is required");
   const auto to = [](at::ScalarType dtype) {
-    return [dtype](Arguments& call) {
+    return [dtype](CallArguments& call) {
       auto& [q, k, v, score] = call.inputs;
       for (at::Tensor* x : {&q, &k, &v, &call.carry.out_BLHE}) *x = x->to(dtype);
     };
@@ -115,28 +115,28 @@ TEST(Kernel, RefusesDtypes) {
             "attend: carry.out_BLHE is BFloat16 [2, 3, 4, 6]; Float [2, 3, 4, 6] is required");
   EXPECT_EQ(attend_error(to(at::kInt)),
             "attend: dtype Int; Double, Float, BFloat16 or Half is required");
-  EXPECT_EQ(attend_error([](Arguments& call) {
+  EXPECT_EQ(attend_error([](CallArguments& call) {
               call.carry.out_BLHE = at::zeros({2, 3, 4, 6}, at::device(at::kMeta));
             }),
             "attend: carry.out_BLHE is on meta; cpu like q_BLHD is required");
 }
 
 TEST(Kernel, RefusesPositionsOutsideTheMask) {
-  EXPECT_EQ(attend_error([](Arguments& call) { call.pairs.q_runs[0].begin = 8; }),
+  EXPECT_EQ(attend_error([](CallArguments& call) { call.pairs.q_runs[0].begin = 8; }),
             "attend: q_runs hold positions 8 to 10; the mask has positions 0 to 9");
-  EXPECT_EQ(attend_error([](Arguments& call) { call.pairs.k_runs[1].step = 5; }),
+  EXPECT_EQ(attend_error([](CallArguments& call) { call.pairs.k_runs[1].step = 5; }),
             "attend: k_runs hold positions 10 to 20; the mask has positions 0 to 19");
-  EXPECT_EQ(attend_error([](Arguments& call) { call.pairs.mask = nullptr; }),
+  EXPECT_EQ(attend_error([](CallArguments& call) { call.pairs.mask = nullptr; }),
             "attend: no mask; one over all positions is required");
 }
 
 TEST(Kernel, RefusesHeadsWithoutTheirKvHead) {
-  EXPECT_EQ(attend_error([](Arguments& call) { call.pairs.heads.first_q_head = 1; }),
+  EXPECT_EQ(attend_error([](CallArguments& call) { call.pairs.heads.first_q_head = 1; }),
             "attend: the view has 2 KV heads from 0; its query heads read 0 to 2");
-  EXPECT_EQ(attend_error([](Arguments& call) { call.pairs.heads.first_kv_head = 1; }),
+  EXPECT_EQ(attend_error([](CallArguments& call) { call.pairs.heads.first_kv_head = 1; }),
             "attend: the view has 2 KV heads from 1; its query heads read 0 to 1");
   EXPECT_EQ(
-      attend_error([](Arguments& call) { call.pairs.heads.group_size = 0; }),
+      attend_error([](CallArguments& call) { call.pairs.heads.group_size = 0; }),
       "attend: group_size 0, first_q_head 0, first_kv_head 0; at least 1, 0 and 0 are required");
 }
 
@@ -211,30 +211,30 @@ TEST(Kernel, RefusesFeaturesThatItDoesNotCompute) {
   const std::string refusal =
       ": this kernel has no softcap, slopes, dropout or max_logit_H; one that has, such as "
       "reference(), is required";
-  const std::function<void(Arguments&)> features[] = {
-      [](Arguments& call) { call.inputs.score.softcap = 30; },
-      [](Arguments& call) { call.inputs.score.alibi_slopes_H = at::ones({4}); },
-      [](Arguments& call) { call.inputs.score.dropout.p = 0.1; }};
+  const std::function<void(CallArguments&)> features[] = {
+      [](CallArguments& call) { call.inputs.score.softcap = 30; },
+      [](CallArguments& call) { call.inputs.score.alibi_slopes_H = at::ones({4}); },
+      [](CallArguments& call) { call.inputs.score.dropout.p = 0.1; }};
   for (const auto& feature : features) {
     EXPECT_EQ(attend_error(feature), "attend" + refusal);
     EXPECT_EQ(attend_grad_error(feature), "attend_grad" + refusal);
   }
-  EXPECT_EQ(attend_error([](Arguments& call) { call.carry.max_logit_H = at::zeros({4}); }),
+  EXPECT_EQ(attend_error([](CallArguments& call) { call.carry.max_logit_H = at::zeros({4}); }),
             "attend" + refusal);
 }
 
 TEST(Kernel, RefusesScores) {
-  EXPECT_EQ(attend_error([](Arguments& call) { call.inputs.score.softcap = 0; }),
+  EXPECT_EQ(attend_error([](CallArguments& call) { call.inputs.score.softcap = 0; }),
             "attend: softcap 0; a finite number above 0 is required, or none");
-  EXPECT_EQ(attend_grad_error([](Arguments& call) { call.inputs.score.dropout.p = 1; }),
+  EXPECT_EQ(attend_grad_error([](CallArguments& call) { call.inputs.score.dropout.p = 1; }),
             "attend_grad: dropout p 1; at least 0 and below 1 is required");
   // Slopes are by global head: this view has heads 4 to 7 of 8.
-  EXPECT_EQ(attend_error([](Arguments& call) {
+  EXPECT_EQ(attend_error([](CallArguments& call) {
               call.pairs.heads = {.first_q_head = 4, .first_kv_head = 2, .group_size = 2};
               call.inputs.score.alibi_slopes_H = at::ones({4});
             }),
             "attend: alibi_slopes_H is Float [4]; Float [8] is required, of all heads");
-  EXPECT_EQ(attend_error([](Arguments& call) { call.carry.max_logit_H = at::zeros({5}); }),
+  EXPECT_EQ(attend_error([](CallArguments& call) { call.carry.max_logit_H = at::zeros({5}); }),
             "attend: carry.max_logit_H is Float [5]; Float [4] is required");
 }
 

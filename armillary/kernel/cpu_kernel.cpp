@@ -184,9 +184,9 @@ cpu::AttentionArgs call_of(const cpu::IsaKernels& isa, const HeadMap& heads, con
 }
 
 /// The kernel of one instruction set. The four run_ methods have the same phases.
-class CpuKernel final : public Kernel {
+class IsaKernel final : public Kernel {
  public:
-  explicit CpuKernel(const cpu::IsaKernels& isa) : isa_(isa) {}
+  explicit IsaKernel(const cpu::IsaKernels& isa) : isa_(isa) {}
   bool plain_only() const override { return false; }
 
  private:
@@ -328,14 +328,14 @@ const Kernel& cpu_kernel() {
 
 const Kernel& cpu_kernel(std::string_view isa) {
   // kernels[i] belongs to all_isas()[i].
-  static const std::vector<CpuKernel> kernels = [] {
-    std::vector<CpuKernel> all;
+  static const std::vector<IsaKernel> kernels = [] {
+    std::vector<IsaKernel> all;
     for (const cpu::IsaKernels* set : cpu::all_isas()) all.emplace_back(*set);
     return all;
   }();
-  const cpu::IsaKernels& wanted = cpu::isa_named(isa);
+  const cpu::IsaKernels& isa_kernels = cpu::isa_named(isa);
   const auto isas = cpu::all_isas();
-  return kernels[static_cast<std::size_t>(std::find(isas.begin(), isas.end(), &wanted) -
+  return kernels[static_cast<std::size_t>(std::find(isas.begin(), isas.end(), &isa_kernels) -
                                           isas.begin())];
 }
 

@@ -115,14 +115,14 @@ TEST_P(CpuKernel, EqualsTheReferenceInFp64) {
 }
 
 /// Work of a team that ends when two threads are in it at the same time.
-struct Meeting {
+struct ThreadMeeting {
   std::mutex mutex;
   std::condition_variable changed;
   int present = 0;
   bool met = false;
 
   static void join(void* meeting) {
-    auto& self = *static_cast<Meeting*>(meeting);
+    auto& self = *static_cast<ThreadMeeting*>(meeting);
     std::unique_lock lock(self.mutex);
     if (++self.present == 2) {
       self.met = true;
@@ -138,8 +138,8 @@ TEST(IntraOpTeam, IsAsManyThreadsAsTheWorkIsWorth) {
   EXPECT_EQ(intra_op_team(1e5).threads, 1);
   const cpu::Team team = intra_op_team(1e9);
   ASSERT_EQ(team.threads, 2);
-  Meeting meeting;
-  team.run(team.threads, &Meeting::join, &meeting);
+  ThreadMeeting meeting;
+  team.run(team.threads, &ThreadMeeting::join, &meeting);
   EXPECT_TRUE(meeting.met) << "both shares ran on one thread";
 }
 

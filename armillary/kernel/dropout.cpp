@@ -63,7 +63,7 @@ template <class Number>
 void DropoutStream::fill_row(std::int64_t q, std::span<const std::int64_t> keys,
                              std::span<Number> factors) const {
   ARMILLARY_CHECK(keys.size() == factors.size());
-  const auto kept = static_cast<Number>(kept_);
+  const auto factor = static_cast<Number>(kept_);
   // Neighbouring keys with equal k / 4 use one call of the generator.
   std::int64_t number = -1;
   Words words{};
@@ -72,7 +72,7 @@ void DropoutStream::fill_row(std::int64_t q, std::span<const std::int64_t> keys,
       number = keys[i] / 4;
       words = quad(q, number);
     }
-    factors[i] = words[static_cast<std::size_t>(keys[i] % 4)] < threshold_ ? Number{0} : kept;
+    factors[i] = words[static_cast<std::size_t>(keys[i] % 4)] < threshold_ ? Number{0} : factor;
   }
 }
 

@@ -56,7 +56,7 @@ at::Tensor visible_pairs(const MaskCase& mask) {
 }
 
 /// Heads, dims and features of a case.
-struct Model {
+struct HeadShape {
   std::string name;
   std::int64_t heads = 4;
   std::int64_t kv_heads = 2;
@@ -83,8 +83,8 @@ struct Model {
   }
 };
 
-const std::vector<Model>& models() {
-  static const std::vector<Model> all = {
+const std::vector<HeadShape>& models() {
+  static const std::vector<HeadShape> all = {
       {.name = "multi-head", .kv_heads = 4},
       {.name = "grouped"},
       {.name = "multi-query, values of 31", .heads = 3, .kv_heads = 1, .value_dim = 31},
@@ -111,7 +111,7 @@ at::Tensor kept_by_aten(const Dropout& dropout, at::IntArrayRef sizes_BHQK) {
 /// Results of a case by PyTorch in fp64.
 class TorchAttention {
  public:
-  TorchAttention(const Sequences& x, const at::Tensor& visible_QK, const Model& model)
+  TorchAttention(const Sequences& x, const at::Tensor& visible_QK, const HeadShape& model)
       : x_(x), hidden_QK_(visible_QK.logical_not()), model_(model), score_(model.score()) {
     const at::Tensor sinks_H = model.sink_logits();
     if (sinks_H.defined()) sinks_H_ = leaf(sinks_H);
@@ -180,19 +180,20 @@ class TorchAttention {
       if (!sinks_H_.defined()) return x_BSGX.transpose(1, 2);
       return at::cat({x_BSGX, at::zeros_like(x_BSGX.narrow(1, 0, 1))}, 1).transpose(1, 2);
     };
-    std::optional<at::Tensor> kept;
+    std::optional<at::Tensor> keep_mask;
     if (score_.dropout.on()) {
-      kept = kept_by_aten(score_.dropout, {x_.q_BSHD.size(0), model_.heads, queries(), keys()});
+      keep_mask =
+          kept_by_aten(score_.dropout, {x_.q_BSHD.size(0), model_.heads, queries(), keys()});
     }
     const auto [out_BHSE, weights] = at::_scaled_dot_product_attention_math(
         q_.transpose(1, 2), by_head(k_), by_head(v_), with_sinks(bias()).unsqueeze(0),
-        model_.dropout, false, kept, score_.scale, /*enable_gqa=*/true);
+        model_.dropout, false, keep_mask, score_.scale, /*enable_gqa=*/true);
     return out_BHSE.transpose(1, 2);
   }
 
   const Sequences& x_;
   at::Tensor hidden_QK_;
-  const Model& model_;
+  const HeadShape& model_;
   Score score_;
   at::Tensor q_ = leaf(x_.q_BSHD);
   at::Tensor k_ = leaf(x_.k_BSGD);
@@ -200,7 +201,7 @@ class TorchAttention {
   at::Tensor sinks_H_;
 };
 
-Results torch_attention(const Sequences& x, const MaskCase& mask, const Model& model) {
+Results torch_attention(const Sequences& x, const MaskCase& mask, const HeadShape& model) {
   return TorchAttention(x, visible_pairs(mask), model).results();
 }
 
@@ -208,7 +209,7 @@ Results torch_attention(const Sequences& x, const MaskCase& mask, const Model& m
 template <class Visit>
 void for_each_case(Visit visit) {
   for (const MaskCase& mask : mask_cases()) {
-    for (const Model& model : models()) {
+    for (const HeadShape& model : models()) {
       const bool both = mask.text == "causal:align=end" || mask.text == "window:left=5,right=2";
       if (both || model.name == "grouped") visit(mask, model);
     }
@@ -216,7 +217,7 @@ void for_each_case(Visit visit) {
 }
 
 TEST_P(PyTorch, SaysTheSameOfMasksHeadsAndFeatures) {
-  for_each_case([&](const MaskCase& shape, const Model& model) {
+  for_each_case([&](const MaskCase& shape, const HeadShape& model) {
     const Mask mask = plan::parse_mask(shape.text, shape.lengths);
     const auto [q_len, kv_len] = shape.lengths;
     const plan::Interval heads{0, model.heads};
@@ -242,7 +243,7 @@ TEST_P(PyTorch, SaysTheSameOfMasksHeadsAndFeatures) {
 }
 
 TEST(NaiveAttention, EqualsPyTorch) {
-  for_each_case([](const MaskCase& shape, const Model& model) {
+  for_each_case([](const MaskCase& shape, const HeadShape& model) {
     const Mask mask = plan::parse_mask(shape.text, shape.lengths);
     const Sequences x = model.sequences(mask, at::kDouble);
     expect_near(naive_attention(x, mask, model.score(), model.sink_logits()),

@@ -7,7 +7,7 @@ namespace armillary::kernel {
 
 void choose_vector_math() {
   // A static local runs once, on one thread; others wait for it.
-  static const bool chosen = [] {
+  static const bool once = [] {
     const c10::NoGradGuard no_grad;
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
       const at::Tensor x = at::full({1}, 0.5, dtype);
@@ -19,7 +19,7 @@ void choose_vector_math() {
     }
     return true;
   }();
-  static_cast<void>(chosen);
+  static_cast<void>(once);
 }
 
 }  // namespace armillary::kernel

@@ -38,9 +38,9 @@ at::Tensor run_keeping_attention(const DecoderLayer& layer, const at::Tensor& x_
     const auto finish = [finish = call.finish, replay](const at::Tensor& q_BLHD,
                                                        const at::Tensor& k_BLGD,
                                                        const at::Tensor& v_BLGD) {
-      KeptOutput kept = finish(q_BLHD, k_BLGD, v_BLGD);
-      *replay = std::move(kept.replay);
-      return kept.out_BLHD;
+      KeptOutput output = finish(q_BLHD, k_BLGD, v_BLGD);
+      *replay = std::move(output.replay);
+      return output.out_BLHD;
     };
     return Attend::InProgress{call.take_k, call.take_v, finish};
   };

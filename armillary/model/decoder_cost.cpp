@@ -19,10 +19,10 @@ cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim)
   // copies too, 6 bytes more per element of it and of x.
   const std::int64_t wide = value_bytes < 4 && !options.native_bf16() ? 6 : 0;
   // SwiGLU keeps both products and its output, and has a gradient for each product.
-  const std::int64_t kept = is_swiglu(options) ? 3 * hidden : hidden;
+  const std::int64_t ffn_values = is_swiglu(options) ? 3 * hidden : hidden;
   const std::int64_t grads = is_swiglu(options) ? 2 * hidden : 0;
   // Kept of a layer: x, q, out, h; k, v; the MLP; log-sum-exp; 1 / rms of two norms.
-  return {.layer = value_bytes * (4 * dim + 2 * kv_dim + kept) + lse + 8,
+  return {.layer = value_bytes * (4 * dim + 2 * kv_dim + ffn_values) + lse + 8,
           .input = value_bytes * dim,
           .kv = value_bytes * 2 * kv_dim,
           .output = value_bytes * dim + lse,

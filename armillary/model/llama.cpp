@@ -14,18 +14,18 @@ std::int64_t llama_hidden_dim(const ModelOptions& model) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   // 8/3 dim and the product are both cut to integers, as in Llama's sources: the sizes of the
   // published weights depend on it.
-  const double wanted = model.ffn_dim_multiplier * static_cast<double>(8 * model.dim / 3);
+  const double width = model.ffn_dim_multiplier * static_cast<double>(8 * model.dim / 3);
   // Round up to a multiple, if the result fits an int32.
-  if (wanted <= static_cast<double>(kMost)) {
+  if (width <= static_cast<double>(kMost)) {
     const std::int64_t steps =
-        (static_cast<std::int64_t>(wanted) + model.multiple_of - 1) / model.multiple_of;
+        (static_cast<std::int64_t>(width) + model.multiple_of - 1) / model.multiple_of;
     if (steps > 0 && steps <= kMost / model.multiple_of) return steps * model.multiple_of;
   }
   fail<InvalidArgument>(
       "recipe: model.dim {} with model.ffn_dim_multiplier {} and model.multiple_of {}; a "
       "feed-forward of width 1 to {} is required; nearest: model.hidden_dim {}",
       model.dim, model.ffn_dim_multiplier, model.multiple_of, kMost,
-      wanted < 1 ? model.multiple_of : kMost);
+      width < 1 ? model.multiple_of : kMost);
 }
 
 }  // namespace

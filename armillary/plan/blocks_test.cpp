@@ -61,14 +61,14 @@ void for_each_problem(const std::function<void(const Problem&)>& check) {
 }
 
 /// One side of the blocks with the other, so that a test is written once for both.
-struct Side {
+struct BlockSide {
   const std::vector<Block>& blocks;
   const std::vector<Runs>& shards;
   const std::vector<Runs>& others;
   std::function<bool(std::int64_t token, std::int64_t other)> sees;
 };
 
-void for_each_side(const Problem& problem, const std::function<void(const Side&)>& check) {
+void for_each_side(const Problem& problem, const std::function<void(const BlockSide&)>& check) {
   const Blocks blocks = make_blocks(problem);
   const Shards owned = shards(problem.layout, problem.mask, problem.world);
   {
@@ -84,7 +84,7 @@ void for_each_side(const Problem& problem, const std::function<void(const Side&)
 }
 
 /// Ranks of the other side that a token, or any token of a block, has a visible pair with.
-std::set<Rank> users(const Side& side, const Runs& runs) {
+std::set<Rank> users(const BlockSide& side, const Runs& runs) {
   std::set<Rank> ranks;
   for (Rank rank = 0; rank < static_cast<Rank>(side.others.size()); ++rank) {
     const std::vector<std::int64_t> others = positions(side.others[rank]);
@@ -105,18 +105,18 @@ bool is_interval(const Run& run) {
 /// Numbered by owner, then in memory order: strung together they are the shards.
 TEST(Blocks, AreTheShardsCutInPieces) {
   for_each_problem([](const Problem& problem) {
-    for_each_side(problem, [](const Side& side) {
-      std::vector<std::vector<std::int64_t>> held(side.shards.size());
+    for_each_side(problem, [](const BlockSide& side) {
+      std::vector<std::vector<std::int64_t>> tokens(side.shards.size());
       Rank last = 0;
       for (const Block& block : side.blocks) {
         ASSERT_GE(block.owner, last) << "owners descend";
-        ASSERT_LT(block.owner, static_cast<Rank>(held.size()));
+        ASSERT_LT(block.owner, static_cast<Rank>(tokens.size()));
         EXPECT_GT(block.tokens(), 0);
         last = block.owner;
-        for (const std::int64_t token : positions(block.runs)) held[last].push_back(token);
+        for (const std::int64_t token : positions(block.runs)) tokens[last].push_back(token);
       }
-      for (std::size_t rank = 0; rank < held.size(); ++rank) {
-        EXPECT_EQ(held[rank], positions(side.shards[rank])) << "rank " << rank;
+      for (std::size_t rank = 0; rank < tokens.size(); ++rank) {
+        EXPECT_EQ(tokens[rank], positions(side.shards[rank])) << "rank " << rank;
       }
     });
   });
@@ -127,7 +127,7 @@ TEST(Blocks, AreTheShardsCutInPieces) {
 TEST(Blocks, AreNeededWholeOrNotAtAll) {
   for_each_problem([](const Problem& problem) {
     if (problem.layout.kind == LayoutKind::Striped) return;
-    for_each_side(problem, [](const Side& side) {
+    for_each_side(problem, [](const BlockSide& side) {
       for (const Block& block : side.blocks) {
         const std::set<Rank> by_any = users(side, block.runs);
         for (const std::int64_t token : positions(block.runs)) {
@@ -144,7 +144,7 @@ TEST(Blocks, AreNeededWholeOrNotAtAll) {
 
 TEST(Blocks, NeighboursWithTheSameUsersAreOne) {
   for_each_problem([](const Problem& problem) {
-    for_each_side(problem, [](const Side& side) {
+    for_each_side(problem, [](const BlockSide& side) {
       std::set<std::int64_t> starts;  // Begins of the shards' runs, which are never joined.
       for (const Runs& shard : side.shards) {
         for (const plan::Run& run : shard) starts.insert(run.begin);
@@ -160,7 +160,7 @@ TEST(Blocks, NeighboursWithTheSameUsersAreOne) {
 
 TEST(Blocks, StripedRunsStayWhole) {
   for_each_problem([](const Problem& problem) {
-    for_each_side(problem, [](const Side& side) {
+    for_each_side(problem, [](const BlockSide& side) {
       for (const Block& block : side.blocks) EXPECT_EQ(block.runs.size(), 1u);
       for (const Runs& shard : side.shards) {
         for (const plan::Run& run : shard) {

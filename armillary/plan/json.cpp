@@ -13,7 +13,7 @@ namespace {
 
 // All values of the enums, for reading: a name is looked up among the names of these.
 constexpr std::array kDtypes{Dtype::F64, Dtype::F32, Dtype::Bf16, Dtype::F16};
-constexpr std::array kWires{Wire::Accumulator, Wire::Input};
+constexpr std::array kTransferDtypes{TransferDtype::Accumulator, TransferDtype::Input};
 constexpr std::array kPasses{Pass::Forward, Pass::Backward, Pass::Replay};
 
 // ---- writing
@@ -42,7 +42,7 @@ Json json_of(const Problem& problem) {
           {"value_dim", problem.value_dim},
           {"dtype", to_string(problem.dtype)},
           {"return_lse", problem.return_lse},
-          {"wire", to_string(problem.wire)},
+          {"wire", to_string(problem.transfer_dtype)},
           {"layout", to_string(problem.layout)},
           {"mask", to_json(problem.mask)}};
 }
@@ -99,7 +99,7 @@ Problem parse_problem(const Node& node) {
                   .mask = parse_mask(node["mask"]),
                   .layout = layout,
                   .return_lse = node["return_lse"].boolean(),
-                  .wire = node["wire"].name_of(kWires)};
+                  .transfer_dtype = node["wire"].name_of(kTransferDtypes)};
   node.checked([&] { validate(problem); });
   return problem;
 }

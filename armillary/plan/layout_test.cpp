@@ -25,9 +25,9 @@ constexpr std::int64_t kLengths[] = {0, 1, 2, 5, 13, 64, 97, 257};
 std::vector<int> owners(const std::vector<Runs>& shards, std::int64_t length) {
   std::vector<int> owner(static_cast<std::size_t>(length), -1);
   for (std::size_t rank = 0; rank < shards.size(); ++rank) {
-    const std::vector<std::int64_t> held = positions(shards[rank]);
-    EXPECT_TRUE(std::is_sorted(held.begin(), held.end())) << "rank " << rank;
-    for (const std::int64_t position : held) {
+    const std::vector<std::int64_t> tokens = positions(shards[rank]);
+    EXPECT_TRUE(std::is_sorted(tokens.begin(), tokens.end())) << "rank " << rank;
+    for (const std::int64_t position : tokens) {
       if (position < 0 || position >= length || owner[position] != -1) {
         ADD_FAILURE() << "rank " << rank << " holds " << position << " of " << length << " tokens";
         continue;

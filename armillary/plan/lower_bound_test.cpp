@@ -234,15 +234,15 @@ void expect_bounded(const Problem& problem, const std::string& what) {
   ForwardBound bound(problem);
   for (const std::string& strategy : every_strategy(problem)) {
     const Plan plan = make_plan(problem, parse_strategy(strategy), Pass::Forward);
-    double sent = 0;
+    double sent_bytes = 0;
     std::vector<double> work;
     for (const RankProgram& program : plan.ranks) {
       const Traffic one = traffic(problem, plan.blocks, program);
-      sent += static_cast<double>(one.sent_bytes);
+      sent_bytes += static_cast<double>(one.sent_bytes);
       work.push_back(static_cast<double>(one.visible_pairs));
     }
     const double least = bound.bytes(work);
-    EXPECT_GE(sent / problem.world, least * (1 - 1e-9)) << strategy << ' ' << what;
+    EXPECT_GE(sent_bytes / problem.world, least * (1 - 1e-9)) << strategy << ' ' << what;
   }
 }
 
@@ -259,7 +259,7 @@ TEST(LowerBound, IsNotAboveAnyStrategy) {
           if (sample++ % 11 != 0) continue;
           Problem problem = bound_problem(world, 128, mask, layout, {heads, kv_heads});
           problem.batch = 1 + world % 2;
-          problem.wire = Wire::Input;
+          problem.transfer_dtype = TransferDtype::Input;
           expect_bounded(problem, fmt::format("{} {} world {} heads {}/{}", mask, layout, world,
                                               heads, kv_heads));
         }

@@ -192,9 +192,9 @@ TEST(Mutate, ShrinksViewsThatMustAgreeTogether) {
 /// Changes both ends of the message: their tiles were alike and still are, and have room.
 TEST(Mutate, FlipsTheDtypeOfEverySumThatIsSent) {
   for (Plan plan : plans()) {
-    for (const Wire wire : {Wire::Accumulator, Wire::Input}) {
+    for (const TransferDtype transfer_dtype : {TransferDtype::Accumulator, TransferDtype::Input}) {
       plan.problem.dtype = Dtype::Bf16;
-      plan.problem.wire = wire;
+      plan.problem.transfer_dtype = transfer_dtype;
       plan = make_plan(plan.problem, parse_strategy(plan.strategy), plan.pass);
       int flipped = 0;
       for (const Mutation& mutation : mutations(plan)) {

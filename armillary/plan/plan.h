@@ -45,8 +45,9 @@ struct Plan {
   bool operator==(const Plan&) const = default;
 };
 
-/// True if a partial result of this tensor travels `narrow` under the problem's wire. False for
-/// log-sum-exps and for tensors that are never partial. All readers of `Problem::wire` ask here.
+/// True if a partial result of this tensor travels `narrow` under the problem's transfer dtype.
+/// False for log-sum-exps and for tensors that are never partial. All readers of
+/// `Problem::transfer_dtype` ask here.
 bool travels_narrow(const Problem& problem, Tensor tensor);
 
 /// Element type of a tile: see Tile::partial and Tile::narrow.

@@ -139,12 +139,13 @@ TEST(Traffic, CountsBytesSlotsPairsAndSteps) {
 }
 
 TEST(Traffic, BetweenNodesIsWhatGoesToAnotherOne) {
-  const auto sent = [](int ranks_per_node) {
+  const auto sent_bytes = [](int ranks_per_node) {
     return sent_between_nodes(two_rank_problem(Dtype::Bf16), small_blocks(), small_program(),
                               ranks_per_node);
   };
-  EXPECT_EQ(sent(1), 7 * 4 * 3 * 8 * 2 + 7 * 5 * 6 * 16 * 4) << "rank 0 to rank 1: another node";
-  EXPECT_EQ(sent(2), 0) << "the same node";
+  EXPECT_EQ(sent_bytes(1), 7 * 4 * 3 * 8 * 2 + 7 * 5 * 6 * 16 * 4)
+      << "rank 0 to rank 1: another node";
+  EXPECT_EQ(sent_bytes(2), 0) << "the same node";
 }
 
 TEST(Traffic, OfNothingIsZero) {

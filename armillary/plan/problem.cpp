@@ -15,7 +15,7 @@ namespace armillary::plan {
 namespace {
 
 // Names, in the order of the enums.
-constexpr std::array<std::string_view, 2> kWireNames{"accumulator", "input"};
+constexpr std::array<std::string_view, 2> kTransferDtypeNames{"accumulator", "input"};
 
 /// Refuses a size below 1.
 void check_at_least_1(std::string_view name, std::int64_t size) {
@@ -64,12 +64,12 @@ void check_fits(std::string_view what, std::initializer_list<std::int64_t> facto
 
 }  // namespace
 
-std::string to_string(Wire wire) {
-  return std::string(kWireNames[static_cast<std::size_t>(wire)]);
+std::string to_string(TransferDtype transfer_dtype) {
+  return std::string(kTransferDtypeNames[static_cast<std::size_t>(transfer_dtype)]);
 }
 
-Wire parse_wire(std::string_view text) {
-  return static_cast<Wire>(parse_choice("wire", text, kWireNames));
+TransferDtype parse_transfer_dtype(std::string_view text) {
+  return static_cast<TransferDtype>(parse_choice("transfer dtype", text, kTransferDtypeNames));
 }
 
 void validate(const Problem& problem) {

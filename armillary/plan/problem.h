@@ -18,11 +18,11 @@ inline constexpr int kMaxWorld = 1 << 14;
 /// Element type in which sums over part of the pairs travel: partial outputs, and dQ, dK, dV on the
 /// way to their owners. Sums are made in the accumulator either way, and log-sum-exps always travel
 /// in it.
-enum class Wire : std::uint8_t { Accumulator, Input };
+enum class TransferDtype : std::uint8_t { Accumulator, Input };
 /// The names are `accumulator`, `input`.
-std::string to_string(Wire wire);
+std::string to_string(TransferDtype transfer_dtype);
 /// @throws InvalidArgument with the nearest name.
-Wire parse_wire(std::string_view text);
+TransferDtype parse_transfer_dtype(std::string_view text);
 
 /// One softmax attention spread over `world` ranks. Query head h reads KV head
 /// h / (heads / kv_heads). Lengths are those of the mask.
@@ -39,14 +39,14 @@ struct Problem {
   /// Also returns the log-sum-exp to the owner of the queries (accumulator dtype, natural log). It
   /// moves more bytes only in strategies that trade heads for tokens (u > 1).
   bool return_lse = false;
-  Wire wire = Wire::Accumulator;
+  TransferDtype transfer_dtype = TransferDtype::Accumulator;
   bool operator==(const Problem&) const = default;
 
   /// Query heads per KV head.
   int group_size() const { return heads / kv_heads; }
   /// True if sums travel in fewer bytes than they are made in.
   bool narrows_sums() const {
-    return wire == Wire::Input && bytes_of(dtype) < bytes_of(accumulator(dtype));
+    return transfer_dtype == TransferDtype::Input && bytes_of(dtype) < bytes_of(accumulator(dtype));
   }
 };
 

@@ -115,15 +115,16 @@ TEST(Problem, KvHeadsOfQueryHeads) {
 }
 
 TEST(Dtype, NamesSizesAndAccumulators) {
-  struct Row {
+  struct DtypeCase {
     Dtype dtype;
     std::string name;
     std::int64_t bytes;
     Dtype accumulator;
   };
-  for (const Row& row :
-       {Row{Dtype::F64, "fp64", 8, Dtype::F64}, Row{Dtype::F32, "fp32", 4, Dtype::F32},
-        Row{Dtype::Bf16, "bf16", 2, Dtype::F32}, Row{Dtype::F16, "fp16", 2, Dtype::F32}}) {
+  for (const DtypeCase& row :
+       {DtypeCase{Dtype::F64, "fp64", 8, Dtype::F64}, DtypeCase{Dtype::F32, "fp32", 4, Dtype::F32},
+        DtypeCase{Dtype::Bf16, "bf16", 2, Dtype::F32},
+        DtypeCase{Dtype::F16, "fp16", 2, Dtype::F32}}) {
     EXPECT_EQ(to_string(row.dtype), row.name);
     EXPECT_EQ(parse_dtype(row.name), row.dtype) << row.name;
     EXPECT_EQ(bytes_of(row.dtype), row.bytes) << row.name;

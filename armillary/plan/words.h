@@ -14,8 +14,8 @@ namespace armillary::plan {
 /// The tensor that a tile is a part of. Lse is the log-sum-exp of a query's scores, Delta is
 /// rowsum(dout * out), D.. are gradients. Partial are Out and Lse over some of the keys, and DQ, DK
 /// and DV summed over some of the pairs. Tiles that are not partial are in the input dtype; Lse and
-/// Delta always in accumulator precision, without a dim. Under Wire::Input partial tiles travel
-/// narrow (`travels_narrow`).
+/// Delta always in accumulator precision, without a dim. Under TransferDtype::Input partial tiles
+/// travel narrow (`travels_narrow`).
 enum class Tensor : std::uint8_t { Q, K, V, Out, Lse, DOut, Delta, DQ, DK, DV };
 TensorTag word_tag(Tensor);
 /// True for K, V, DK, DV, which have key blocks and KV heads.

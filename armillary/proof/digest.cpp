@@ -113,7 +113,7 @@ Digest digest_of_text(const plan::Problem& problem, std::string_view strategy) {
   hash.add(strategy);
   hash.add_all(problem.world, problem.batch, problem.heads, problem.kv_heads, problem.head_dim,
                problem.value_dim, problem.dtype, problem.layout.kind, problem.layout.stripe,
-               problem.return_lse, problem.wire);
+               problem.return_lse, problem.transfer_dtype);
   hash.add_all(problem.mask.q_len(), problem.mask.kv_len(), problem.mask.bands());
   return hash.digest();
 }

@@ -51,7 +51,7 @@ TEST(Digest, OfAProblemDependsOnAllOfIt) {
         p.layout = {plan::LayoutKind::Striped, 2};
       },
       [](plan::Problem& p) { p.return_lse = true; },
-      [](plan::Problem& p) { p.wire = plan::Wire::Input; },
+      [](plan::Problem& p) { p.transfer_dtype = plan::TransferDtype::Input; },
   };
   std::set<Digest> digests;
   for (const auto& change : changes) {

@@ -59,23 +59,23 @@ bool is_there(const std::string& folder, const std::string& path) {
 }
 
 /// @throws InvalidArgument that says what is wrong with the file.
-[[noreturn]] void refuse(const std::string& path, const std::string& given) {
+[[noreturn]] void refuse(const std::string& path, const std::string& content) {
   fail<InvalidArgument>("proof: {} {}; run armillary verify --save-proof again", excerpt(path),
-                        given);
+                        content);
 }
 
 /// Refuses a field whose value is not the required one. For an object, the text names the first key
 /// that differs, such as `problem.world`.
-void require(const std::string& path, const std::string& key, const Json& given,
+void require(const std::string& path, const std::string& key, const Json& content,
              const Json& required) {
-  if (given == required) return;
-  if (given.is_object() && required.is_object()) {
+  if (content == required) return;
+  if (content.is_object() && required.is_object()) {
     for (const auto& [inner, value] : required.items()) {
-      require(path, fmt::format("{}.{}", key, inner), given.value(inner, Json()), value);
+      require(path, fmt::format("{}.{}", key, inner), content.value(inner, Json()), value);
     }
   }
   const auto shown = [](const Json& json) { return shorten(json_text(json), 80); };
-  refuse(path, fmt::format("is of {} {}; {} is required", key, shown(given), shown(required)));
+  refuse(path, fmt::format("is of {} {}; {} is required", key, shown(content), shown(required)));
 }
 
 /// Reads 32 hexadecimal digits. @throws InvalidArgument for anything else.
@@ -134,10 +134,10 @@ std::optional<Programs> load_proof(const std::string& folder, const plan::Proble
   // The digest, of the text without it, as save_proof makes it.
   const std::string recorded = json.contains("digest") ? json_text(json["digest"]) : "none";
   json.erase("digest");
-  const std::string found = json_text(to_string(digest_of(json_text(json))));
-  if (recorded != found) {
+  const std::string own_digest = json_text(to_string(digest_of(json_text(json))));
+  if (recorded != own_digest) {
     refuse(path, fmt::format("was edited: it says digest {}, its text has {}",
-                             shorten(recorded, 80), found));
+                             shorten(recorded, 80), own_digest));
   }
   // The digests of programs: one for each rank and pass.
   Programs programs;

@@ -64,11 +64,11 @@ TEST_F(ProofFile, KeepsTheDigestsOfAllPrograms) {
   EXPECT_EQ(load_proof(folder_, problem_, ring_), std::nullopt) << "nothing is there yet";
   const std::string path = save();
   EXPECT_EQ(path, proof_path(folder_, digest_of(problem_, ring_)));
-  const std::optional<Programs> found = load_proof(folder_, problem_, ring_);
-  ASSERT_TRUE(found);
+  const std::optional<Programs> programs = load_proof(folder_, problem_, ring_);
+  ASSERT_TRUE(programs);
   const plan::Planner planner(problem_, ring_);
   for (std::size_t p = 0; p < kPasses.size(); ++p) {
-    EXPECT_EQ((*found)[p], prove(planner, kPasses[p]).programs);
+    EXPECT_EQ((*programs)[p], prove(planner, kPasses[p]).programs);
   }
   EXPECT_EQ(load_proof(folder_, problem_, plan::parse_strategy("tokenring")), std::nullopt);
 }

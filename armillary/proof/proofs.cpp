@@ -116,7 +116,7 @@ void Proofs::make_once(plan::Pass pass) {
   }
 }
 
-std::int64_t Proofs::made() {
+std::int64_t Proofs::count() {
   return proofs_made;
 }
 

@@ -38,7 +38,7 @@ class Proofs : public std::enable_shared_from_this<Proofs> {
   /// if no thread can be made: get() makes it then.
   void start(plan::Pass pass);
 
-  static std::int64_t made();  ///< The number of proofs that this process has begun.
+  static std::int64_t count();  ///< The number of proofs that this process has begun.
 
  private:
   using Made = std::shared_ptr<const PassProof>;

@@ -41,7 +41,7 @@ class Signal {
 
 TEST(Proofs, AreMadeOnceWhoeverAsks) {
   std::atomic<int> calls = 0;
-  const std::int64_t before = Proofs::made();
+  const std::int64_t before = Proofs::count();
   const auto proofs = proofs_by([&](Pass pass) {
     ++calls;
     return proof_named(std::string(to_string(pass)));
@@ -58,7 +58,7 @@ TEST(Proofs, AreMadeOnceWhoeverAsks) {
   proofs->start(Pass::Backward);  // Known already.
   EXPECT_EQ(proofs->get(Pass::Replay)->wrong, "replay");
   EXPECT_EQ(calls, 3);
-  EXPECT_EQ(Proofs::made() - before, 3);
+  EXPECT_EQ(Proofs::count() - before, 3);
 }
 
 TEST(Proofs, ThatHaveBegunAreWaitedFor) {

@@ -36,11 +36,12 @@ PassProof prove(const plan::Planner& planner, plan::Pass pass, const ProgramSour
     proof.programs[rank] = digest_of(program, blocks);
   });
   // One diagnostic is enough to refuse the plan.
-  const std::vector<plan::Diagnostic> found = verify(plan, 1);
-  if (!found.empty()) {
+  const std::vector<plan::Diagnostic> diagnostics = verify(plan, 1);
+  if (!diagnostics.empty()) {
     // Strategy and pass, then the place: rank and op; then the rule, and its text.
     proof.wrong = fmt::format("{} {}: rank {} op {}: {}: {}", plan.strategy, to_string(pass),
-                              found[0].rank, found[0].op, found[0].rule, found[0].text);
+                              diagnostics[0].rank, diagnostics[0].op, diagnostics[0].rule,
+                              diagnostics[0].text);
   }
   return proof;
 }

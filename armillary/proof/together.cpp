@@ -49,13 +49,13 @@ std::string judge(const RankPrograms& own, const std::vector<Claims>& claims, pl
       recorded = load_proof(folder, own.planner.problem(), own.planner.strategy());
     }
     // A proof in the folder replaces one that this process makes.
-    std::shared_ptr<const PassProof> made;
+    std::shared_ptr<const PassProof> own_proof;
     if (!recorded) {
-      made = own.proofs->get(kPasses[p]);
-      if (!made->wrong.empty()) return made->wrong;
+      own_proof = own.proofs->get(kPasses[p]);
+      if (!own_proof->wrong.empty()) return own_proof->wrong;
     }
     // Either way, each rank must run the program that was proved.
-    const std::vector<Digest>& proved = recorded ? (*recorded)[p] : made->programs;
+    const std::vector<Digest>& proved = recorded ? (*recorded)[p] : own_proof->programs;
     for (int r = 0; r < world; ++r) {
       if (claims[r][p] == proved[r]) continue;
       const std::string where = recorded

@@ -30,11 +30,11 @@ TEST(Verdict, OfALongTextBothEndsStay) {
     const std::string text = "begin" + std::string(length - 8, '.') + "end";
     Verdict verdict;
     verdict.raise(Finding::RefusedInput, text);
-    const std::string kept = verdict.text;
-    EXPECT_EQ(kept.size(), std::min<std::size_t>(length, 503));
-    EXPECT_THAT(kept, testing::StartsWith("begin"));
-    EXPECT_THAT(kept, testing::EndsWith("end"));
-    EXPECT_EQ(kept == text, length < 504);
+    const std::string short_text = verdict.text;
+    EXPECT_EQ(short_text.size(), std::min<std::size_t>(length, 503));
+    EXPECT_THAT(short_text, testing::StartsWith("begin"));
+    EXPECT_THAT(short_text, testing::EndsWith("end"));
+    EXPECT_EQ(short_text == text, length < 504);
   }
 }
 

@@ -61,7 +61,7 @@ std::shared_ptr<const CompiledProgram> compile(const plan::Planner& planner,
   // Backward is also given what forward saved; in the other passes saved tiles are results.
   if (pass == plan::Pass::Backward) {
     const std::vector<int>& saved = compiled.program.saved;
-    compiled.given.insert(compiled.given.end(), saved.begin(), saved.end());
+    compiled.caller_tiles.insert(compiled.caller_tiles.end(), saved.begin(), saved.end());
   }
   for (const CompiledOp& op : compiled.ops) compiled.calls.push_back(calls_of(compiled, op));
   return result;

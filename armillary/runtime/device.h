@@ -67,10 +67,10 @@ class Device {
   virtual EventHandle caller_event() { return nullptr; }
 
   /// Whether the op has finished. Does not wait. @throws what the work threw.
-  bool done(const EventHandle& event) { return event == nullptr || is_done(*event); }
+  bool is_complete(const EventHandle& event) { return event == nullptr || is_done(*event); }
 
   /// Waits until the op has finished, but not longer than `seconds`. Returns whether it has.
-  /// @throws as done().
+  /// @throws as is_complete().
   bool wait(const EventHandle& event, double seconds) {
     return event == nullptr || wait_for(*event, seconds);
   }

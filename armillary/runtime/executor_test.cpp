@@ -90,13 +90,14 @@ TEST(Execution, MovesExactlyTheBytesOfItsPlan) {
 }
 
 /// Bytes received in a forward and a backward pass, and the part of them that was not copied.
-struct Borrowed {
+struct BorrowedBytes {
   std::int64_t received = 0;
   std::int64_t borrowed = 0;
 };
 
-std::array<Borrowed, 2> borrowed_by(const plan::Problem& problem, const std::string& strategy) {
-  std::array<Borrowed, 2> sums;
+std::array<BorrowedBytes, 2> borrowed_by(const plan::Problem& problem,
+                                         const std::string& strategy) {
+  std::array<BorrowedBytes, 2> sums;
   std::mutex mutex;
   comm::run_ranks(problem.world, [&](comm::Communicator& comm) {
     const CompiledAttention programs =
@@ -116,7 +117,7 @@ TEST(Execution, BorrowsWhatNobodyWritesOverBeforeTheEnd) {
   plan::Problem problem = plan::causal_problem(2, 64);
   problem.mask = plan::parse_mask("full", {64, 64});
   for (const std::string strategy : {"ring", "tokenring", "allgather"}) {
-    const Borrowed forward = borrowed_by(problem, strategy)[0];
+    const BorrowedBytes forward = borrowed_by(problem, strategy)[0];
     EXPECT_GT(forward.received, 0) << strategy;
     EXPECT_EQ(forward.borrowed, forward.received) << strategy;
   }
@@ -128,7 +129,7 @@ TEST(Execution, BorrowsWhatNobodyWritesOverBeforeTheEnd) {
 TEST(Execution, BorrowsTwoOfThreeHopsOfARing) {
   plan::Problem problem = plan::causal_problem(4, 64);
   problem.mask = plan::parse_mask("full", {64, 64});
-  const Borrowed forward = borrowed_by(problem, "ring")[0];
+  const BorrowedBytes forward = borrowed_by(problem, "ring")[0];
   EXPECT_EQ(3 * forward.borrowed, 2 * forward.received);
 }
 
@@ -136,7 +137,7 @@ TEST(Execution, BorrowsTwoOfThreeHopsOfARing) {
 TEST(Execution, LendsNothingThatItBorrows) {
   plan::Problem problem = plan::causal_problem(3, 48);
   problem.mask = plan::parse_mask("full", {48, 48});
-  const Borrowed forward = borrowed_by(problem, "ring")[0];
+  const BorrowedBytes forward = borrowed_by(problem, "ring")[0];
   EXPECT_GT(forward.received, 0);
   EXPECT_EQ(2 * forward.borrowed, forward.received);
 }
@@ -283,9 +284,9 @@ TEST(Execution, RememberedLogitsAreThoseOfARunThatAskedForThem) {
   const plan::Problem problem = plan::causal_problem(1, 8);
   comm::run_ranks(1, [&](comm::Communicator& comm) {
     const CompiledAttention programs = compiled_for(problem, {.name = "ring"}, 0);
-    ExecutionOptions asked = options();
-    asked.max_logit = true;
-    Execution run(programs.forward, comm, asked);
+    ExecutionOptions settings = options();
+    settings.max_logit = true;
+    Execution run(programs.forward, comm, settings);
     EXPECT_TRUE(run.max_logit().defined());
     run.restart(comm, options());
     EXPECT_FALSE(run.max_logit().defined());

@@ -42,7 +42,7 @@ TEST(LateDevice, RunsALaneInOrderAndLater) {
   Recorded work;
   {
     LateDevice later(1, 1000);
-    EXPECT_FALSE(later.done(later.start(0, work, 0)));
+    EXPECT_FALSE(later.is_complete(later.start(0, work, 0)));
   }
   LateDevice device(1);
   EventHandle last;
@@ -57,9 +57,9 @@ TEST(LateDevice, GivesTheErrorToWhoLooks) {
   const EventHandle fails = device.start(0, work, 3);
   const EventHandle dropped = device.start(0, work, 4);
   EXPECT_THROW(device.wait(fails, 60), std::runtime_error);
-  EXPECT_THROW(device.done(fails), std::runtime_error);
+  EXPECT_THROW(device.is_complete(fails), std::runtime_error);
   device.drain(work);
-  EXPECT_FALSE(device.done(dropped));
+  EXPECT_FALSE(device.is_complete(dropped));
   EXPECT_THAT(work.ran, testing::ElementsAre(3));
 }
 
@@ -98,10 +98,10 @@ class FailingDevice : public LateDevice {
   }
 
  private:
-  struct Failing : Work {
+  struct FailingWork : Work {
     void run(int /*op*/) override { throw std::runtime_error("the device failed"); }
   };
-  Failing failing_;
+  FailingWork failing_;
   int started_ = 0;
 };
 
@@ -287,7 +287,7 @@ TEST(LateDevice, ARunThatFailedLeavesNothingOnItAndIsOver) {
 
 // On the CPU an op fails inside the call that starts it.
 TEST(Execution, DoesNotGoOnAfterAnOpThatThrew) {
-  class Failing : public Device {
+  class ThrowingDevice : public Device {
    public:
     at::Device place() const override { return at::kCPU; }
     EventHandle start(plan::Lane /*lane*/, Work& /*work*/, int /*op*/) override {
@@ -300,7 +300,7 @@ TEST(Execution, DoesNotGoOnAfterAnOpThatThrew) {
     bool wait_for(const Event& /*event*/, double /*seconds*/) override { return true; }
   };
   const auto body = [](comm::Communicator& comm) {
-    Failing device;
+    ThrowingDevice device;
     Execution run(ring_of(comm), comm, {.score = {0.35}, .device = &device});
     EXPECT_THROW(feed_ones(run), std::runtime_error);
     EXPECT_THROW(run.finish(), CommError);

@@ -66,7 +66,7 @@ Machine::Machine(std::shared_ptr<const MachineProgram> compiled, comm::Communica
       options_(with_device(options)),
       tiles_(compiled_->program.tiles.size()),
       bound_tensors_(*compiled_, device().place()),
-      inputs_(compiled_->program.tiles.size(), Input::There),
+      inputs_(compiled_->program.tiles.size(), InputState::There),
       complete_(compiled_->program.ops.size(), false),
       next_(compiled_->lanes.size(), 0),
       zero_copy_(*compiled_, device().place()) {
@@ -136,8 +136,8 @@ void Machine::restart(comm::Communicator& comm, const RunOptions& options,
   // State of the machine: nothing has started, and tiles of the caller are awaited.
   std::fill(complete_.begin(), complete_.end(), false);
   std::fill(next_.begin(), next_.end(), 0);
-  std::fill(inputs_.begin(), inputs_.end(), Input::There);
-  for (const int tile : compiled_->given) inputs_[tile] = Input::Awaited;
+  std::fill(inputs_.begin(), inputs_.end(), InputState::There);
+  for (const int tile : compiled_->caller_tiles) inputs_[tile] = InputState::Awaited;
 }
 
 /// Lets ops wait for the work that the caller has queued: those that read the tile, or all.
@@ -147,7 +147,7 @@ void Machine::take_caller_event(int tile) {
   if (tile == kBegin) {
     may_begin_ = there;
   } else {
-    inputs_[tile] = there ? Input::There : Input::Arriving;
+    inputs_[tile] = there ? InputState::There : InputState::Arriving;
   }
   if (!there) arriving_.push_back({tile, std::move(event)});
 }
@@ -176,7 +176,7 @@ at::Tensor Machine::release() {
 
 /// Lays out the slots one after the other in one allocation, and binds their tiles. A slot has the
 /// size of its largest tile. Tiles with the memory of a caller's tile (alias_of) need no slot.
-void Machine::place_slots(const at::Tensor& given) {
+void Machine::place_slots(const at::Tensor& memory) {
   const plan::RankProgram& program = compiled_->program;
   constexpr std::int64_t kAlignment = 64;
   const auto bytes_of_tile = [&](std::size_t t) {
@@ -192,7 +192,7 @@ void Machine::place_slots(const at::Tensor& given) {
   std::vector<std::int64_t> begins(bytes.size());
   std::exclusive_scan(bytes.begin(), bytes.end(), begins.begin(), std::int64_t{0});
   slot_bytes_ = std::reduce(bytes.begin(), bytes.end());
-  take_slots(given);
+  take_slots(memory);
   // Each tile is the beginning of its slot, in its own dtype and shape.
   for (std::size_t t = 0; t < program.tiles.size(); ++t) {
     if (!in_slot(t)) continue;
@@ -204,9 +204,9 @@ void Machine::place_slots(const at::Tensor& given) {
 }
 
 /// Uses the given slots if they are large enough, else the present ones, else new ones.
-void Machine::take_slots(const at::Tensor& given) {
-  if (given.defined() && given.numel() >= slot_bytes_) {
-    slots_ = given;
+void Machine::take_slots(const at::Tensor& memory) {
+  if (memory.defined() && memory.numel() >= slot_bytes_) {
+    slots_ = memory;
   } else if (!slots_.defined()) {
     slots_ = device().allocate(slot_bytes_);
   }
@@ -225,7 +225,8 @@ void Machine::place_results() {
   placed_ = true;
   const auto count = static_cast<int>(tiles_.size());
   for (int t = 0; t < count; ++t) {
-    if (compiled_->alias_of[t] != t || inputs_[t] != Input::There || tiles_[t].defined()) continue;
+    if (compiled_->alias_of[t] != t || inputs_[t] != InputState::There || tiles_[t].defined())
+      continue;
     const plan::Dtype dtype = compiled_->dtypes[t];
     set_tile(t, at::empty(compiled_->shapes[t],
                           at::TensorOptions(scalar_type(dtype)).device(device().place())));
@@ -245,12 +246,12 @@ int Machine::tile_of(const std::vector<int>& role, plan::TensorId tensor) const 
   return -1;
 }
 
-void Machine::check_fits(plan::TensorId tensor, int tile, const at::Tensor& given) const {
+void Machine::check_fits(plan::TensorId tensor, int tile, const at::Tensor& value) const {
   const at::ScalarType dtype = scalar_type(compiled_->dtypes[tile]);
-  if (given.sizes() != at::IntArrayRef(compiled_->shapes[tile]) || given.scalar_type() != dtype) {
+  if (value.sizes() != at::IntArrayRef(compiled_->shapes[tile]) || value.scalar_type() != dtype) {
     fail<InvalidArgument>("executor: {} is {} of {}; rank {} needs {} of {}",
-                          compiled_->words()[tensor].name, at::toString(given.scalar_type()),
-                          text_of(given.sizes()), comm_->rank(), at::toString(dtype),
+                          compiled_->words()[tensor].name, at::toString(value.scalar_type()),
+                          text_of(value.sizes()), comm_->rank(), at::toString(dtype),
                           text_of(compiled_->shapes[tile]));
   }
 }
@@ -268,7 +269,7 @@ void Machine::place_saved(plan::TensorId tensor, const at::Tensor& memory) {
 void Machine::place(const std::vector<int>& role, plan::TensorId tensor, const at::Tensor& memory) {
   attempt([&] {
     const int tile = tile_of(role, tensor);
-    if (tile < 0 || inputs_[tile] != Input::There || placed_) {
+    if (tile < 0 || inputs_[tile] != InputState::There || placed_) {
       fail<InvalidArgument>(
           "executor: memory for {} was given; a result of this pass is required, before feed()",
           compiled_->words()[tensor].name);
@@ -286,7 +287,7 @@ void Machine::feed(plan::TensorId tensor, const at::Tensor& value) {
   attempt([&] {
     int tile = tile_of(compiled_->program.inputs, tensor);
     if (tile < 0) tile = tile_of(compiled_->program.saved, tensor);
-    if (tile < 0 || inputs_[tile] != Input::Awaited) {
+    if (tile < 0 || inputs_[tile] != InputState::Awaited) {
       fail<InvalidArgument>("executor: {} was fed; this pass does not wait for it",
                             compiled_->words()[tensor].name);
     }

@@ -142,7 +142,7 @@ class Machine : protected Work {
   };
 
   /// State of the tile of an input. Other tiles are There.
-  enum class Input : std::uint8_t { There, Arriving, Awaited };
+  enum class InputState : std::uint8_t { There, Arriving, Awaited };
 
   /// An input that was fed while the work that computes it may not have ended; kBegin stands for
   /// all work of the caller before the first op: it may compute tensors of the options, or still
@@ -156,8 +156,8 @@ class Machine : protected Work {
   // Life of a run (machine.cpp, sections 1 to 3).
   template <class Step>
   void attempt(const Step& step);
-  void place_slots(const at::Tensor& given);
-  void take_slots(const at::Tensor& given);
+  void place_slots(const at::Tensor& memory);
+  void take_slots(const at::Tensor& memory);
   void release_tiles();
   bool in_slot(std::size_t tile) const {
     return compiled_->alias_of[tile] == MachineProgram::kInSlots;
@@ -165,7 +165,7 @@ class Machine : protected Work {
   void place(const std::vector<int>& role, plan::TensorId tensor, const at::Tensor& memory);
   void place_results();
   void set_tile(int tile, const at::Tensor& memory);
-  void check_fits(plan::TensorId tensor, int tile, const at::Tensor& given) const;
+  void check_fits(plan::TensorId tensor, int tile, const at::Tensor& value) const;
 
   // The machine: which batch may start, its start, and its end (machine_wait.cpp).
   void advance_all();
@@ -197,13 +197,13 @@ class Machine : protected Work {
   at::Tensor slots_;     ///< undefined after release()
   bool placed_ = false;  ///< all results have memory
   bool failed_ = false;
-  std::vector<Input> inputs_;      ///< by tile
-  std::deque<Arriving> arriving_;  ///< in the order in which they end
-  bool may_begin_ = true;          ///< kBegin is not among `arriving_`
-  std::vector<bool> complete_;     ///< by op
-  std::deque<Running> running_;    ///< on the device, in the order of the lane
-  std::vector<std::size_t> next_;  ///< by lane: first batch that has not started
-  std::vector<int> in_flight_;     ///< ops of the messages that are not done
+  std::vector<InputState> inputs_;  ///< by tile
+  std::deque<Arriving> arriving_;   ///< in the order in which they end
+  bool may_begin_ = true;           ///< kBegin is not among `arriving_`
+  std::vector<bool> complete_;      ///< by op
+  std::deque<Running> running_;     ///< on the device, in the order of the lane
+  std::vector<std::size_t> next_;   ///< by lane: first batch that has not started
+  std::vector<int> in_flight_;      ///< ops of the messages that are not done
   // Members are destroyed from the last to the first. Requests go first: a send that is withdrawn
   // may read borrowed memory. Then borrowed tiles are given back, before the memory they return to.
   ZeroCopy zero_copy_;

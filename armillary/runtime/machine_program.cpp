@@ -68,25 +68,25 @@ std::vector<int> aliases_of(const plan::RankProgram& program) {
 
 }  // namespace
 
-void prepare(MachineProgram& made, int world, const plan::Measures& measures,
+void prepare(MachineProgram& result, int world, const plan::Measures& measures,
              const Locate& locate) {
-  const plan::RankProgram& program = made.program;
-  made.world = world;
-  made.batch = measures.batch();
-  if (made.strategy.empty()) made.strategy = made.words().name;
-  made.given = program.inputs;
+  const plan::RankProgram& program = result.program;
+  result.world = world;
+  result.batch = measures.batch();
+  if (result.strategy.empty()) result.strategy = result.words().name;
+  result.caller_tiles = program.inputs;
   for (const Tile& tile : program.tiles) {
-    made.dtypes.push_back(measures.dtype(tile));
-    made.shapes.push_back(shape_of(measures, tile));
+    result.dtypes.push_back(measures.dtype(tile));
+    result.shapes.push_back(shape_of(measures, tile));
   }
-  made.alias_of = aliases_of(program);
+  result.alias_of = aliases_of(program);
   for (const Op& op : program.ops) {
-    CompiledOp& compiled = made.ops.emplace_back();
+    CompiledOp& compiled = result.ops.emplace_back();
     compiled.op = &op;
     compiled.views = locate ? locate(op) : plan::locate(measures, program, op);
     if (op.is_comm()) compiled.bytes = measures.bytes(program, op);
   }
-  made.lanes = lanes_of(program, made.alias_of);
+  result.lanes = lanes_of(program, result.alias_of);
 }
 
 std::string describe(const MachineProgram& compiled, int op) {

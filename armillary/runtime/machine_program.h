@@ -38,7 +38,7 @@ struct MachineProgram {
   std::int64_t batch = 1;
   std::string strategy;  ///< as plan::parse_strategy reads it; else the name of the vocabulary
   int pass = 0;          ///< index into the passes of the vocabulary, for errors and flight records
-  std::vector<int> given;  ///< tiles that the caller fills: inputs, in backward also saved tiles
+  std::vector<int> caller_tiles;    ///< filled by the caller: inputs, in backward also saved tiles
   std::vector<plan::Dtype> dtypes;  ///< of each tile
   /// Shape of each tile: {B, L, heads, dim}, or {B, L, heads} for tensors without a dim.
   std::vector<std::vector<std::int64_t>> shapes;
@@ -56,9 +56,9 @@ struct MachineProgram {
 /// Locates the views of an op.
 using Locate = std::function<std::vector<plan::LocatedView>(const plan::Op& op)>;
 
-/// Fills `made` from its program, which must be `well_formed` (plan/program/check.h). `given` are
-/// the inputs then. Without `locate`, views are located by `measures`.
-void prepare(MachineProgram& made, int world, const plan::Measures& measures,
+/// Fills `result` from its program, which must be `well_formed` (plan/program/check.h).
+/// `caller_tiles` are the inputs then. Without `locate`, views are located by `measures`.
+void prepare(MachineProgram& result, int world, const plan::Measures& measures,
              const Locate& locate = {});
 
 /// An op in words, for errors: `ring backward step 3: recv dk{4} 65536 bytes from rank 2 on lane

@@ -46,7 +46,7 @@ bool Machine::ready(const MachineBatch& batch) const {
          std::all_of(batch.waits.begin(), batch.waits.end(),
                      [&](int op) { return is_over(op, batch.lane); }) &&
          std::none_of(batch.inputs.begin(), batch.inputs.end(),
-                      [&](int tile) { return inputs_[tile] != Input::There; });
+                      [&](int tile) { return inputs_[tile] != InputState::There; });
 }
 
 /// Starts all batches of the communication lanes that are ready, and then at most one of the
@@ -83,7 +83,7 @@ void Machine::start(const MachineBatch& batch) {
   recorded_.time_passed();
   if (event == nullptr) {
     complete_[op] = true;
-    recorded_.done(op);
+    recorded_.finish(op);
   } else {
     running_.push_back({op, std::move(event)});
   }
@@ -165,38 +165,38 @@ void Machine::add_parts(int op, std::size_t view) {
 bool Machine::collect_done() {
   // Work of the caller, and ops on the device, end in the order in which they were started.
   bool any = false;
-  while (!arriving_.empty() && device().done(arriving_.front().event)) {
+  while (!arriving_.empty() && device().is_complete(arriving_.front().event)) {
     const int tile = arriving_.front().tile;
     if (tile == kBegin) {
       may_begin_ = true;
     } else {
-      inputs_[tile] = Input::There;
+      inputs_[tile] = InputState::There;
     }
     arriving_.pop_front();
     any = true;
   }
-  while (!running_.empty() && device().done(running_.front().event)) {
+  while (!running_.empty() && device().is_complete(running_.front().event)) {
     complete_[running_.front().op] = true;
-    recorded_.done(running_.front().op);
+    recorded_.finish(running_.front().op);
     running_.pop_front();
     any = true;
   }
   // Messages end in any order; those that are not done move to the front.
-  std::size_t kept = 0;
+  std::size_t pending = 0;
   for (std::size_t i = 0; i < in_flight_.size(); ++i) {
-    if (comm_->done(requests_[i])) {
+    if (comm_->is_complete(requests_[i])) {
       complete_[in_flight_[i]] = true;
-      recorded_.done(in_flight_[i]);
+      recorded_.finish(in_flight_[i]);
       moved_.borrowed_bytes += zero_copy_.borrow(in_flight_[i], requests_[i], bound_tensors_);
       continue;
     }
-    std::swap(in_flight_[kept], in_flight_[i]);
-    std::swap(requests_[kept], requests_[i]);
-    ++kept;
+    std::swap(in_flight_[pending], in_flight_[i]);
+    std::swap(requests_[pending], requests_[i]);
+    ++pending;
   }
-  any = any || kept < in_flight_.size();
-  in_flight_.resize(kept);
-  requests_.resize(kept);
+  any = any || pending < in_flight_.size();
+  in_flight_.resize(pending);
+  requests_.resize(pending);
   return any;
 }
 
@@ -222,7 +222,7 @@ void Machine::wait_for_any() {
     return wait(Wait::Messages, [&] { comm_->wait_any(requests_, options_.timeout_s); });
   }
   for (std::size_t tile = 0; tile < inputs_.size(); ++tile) {
-    if (inputs_[tile] == Input::Awaited) {
+    if (inputs_[tile] == InputState::Awaited) {
       fail<InvalidArgument>("executor: finish() before {} was fed; feed every input first",
                             compiled_->words()[compiled_->program.tiles[tile].tensor].name);
     }
@@ -241,10 +241,11 @@ void Machine::wait_for_device(const EventHandle& event) {
   while (!device().wait(event, kLook)) {
     comm_->throw_if_failed();
     if (options_.gate != nullptr && gate_is_open()) return;
-    if (std::ranges::any_of(requests_, [&](const auto& request) { return comm_->done(request); })) {
+    if (std::ranges::any_of(requests_,
+                            [&](const auto& request) { return comm_->is_complete(request); })) {
       return;
     }
-    if (!arriving_.empty() && device().done(arriving_.front().event)) return;
+    if (!arriving_.empty() && device().is_complete(arriving_.front().event)) return;
     if (std::chrono::duration<double>(Clock::now() - begin).count() < timeout_s) continue;
     fail<Error>("executor: rank {} waits for {}, not done after {:.3g} s", comm_->rank(),
                 waited_for(), timeout_s);

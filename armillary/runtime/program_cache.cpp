@@ -46,9 +46,9 @@ struct Key {
 };
 
 /// All that is known of one problem, strategy, kernel and source. Threads: any.
-class Entry {
+class ProgramEntry {
  public:
-  explicit Entry(const Key& key)
+  explicit ProgramEntry(const Key& key)
       : planner_(std::make_shared<OnePlanner>(key.problem, key.strategy)),
         kernel_(&key.kernel),
         source_(key.source),
@@ -117,16 +117,16 @@ class Entry {
 class Cache {
  public:
   /// The entry of this problem, added if there is none. Planning happens outside of the lock.
-  std::shared_ptr<Entry> get(const Key& key) {
+  std::shared_ptr<ProgramEntry> get(const Key& key) {
     const std::lock_guard lock(mutex_);
-    const auto* const known =
-        entries_.find([&](const std::shared_ptr<Entry>& entry) { return entry->is_of(key); });
-    return known != nullptr ? *known : entries_.add(std::make_shared<Entry>(key));
+    const auto* const known = entries_.find(
+        [&](const std::shared_ptr<ProgramEntry>& entry) { return entry->is_of(key); });
+    return known != nullptr ? *known : entries_.add(std::make_shared<ProgramEntry>(key));
   }
 
  private:
   std::mutex mutex_;
-  Recent<std::shared_ptr<Entry>> entries_{128};
+  Recent<std::shared_ptr<ProgramEntry>> entries_{128};
 };
 
 Cache& cache() {

@@ -98,24 +98,24 @@ TEST(Rank, AGroupThatGoesTakesItsStateAlong) {
     Rank& rank = Rank::of(comm);
     const auto stays = comm.split(0, 0);
     auto goes = comm.split(0, 0);
-    std::vector<std::weak_ptr<KnownProblem>> kept;
+    std::vector<std::weak_ptr<KnownProblem>> problems;
     const auto fill = [&](const comm::Communicator& group) {
       const auto programs = ring_of(group, 16);
-      kept.emplace_back(rank.group(group).known.add({.problem = {},
-                                                     .strategy_texts = {"ring"},
-                                                     .strategy = {},
-                                                     .key = {},
-                                                     .words = {},
-                                                     .programs = programs,
-                                                     .proved = programs->proved.programs}));
-      EXPECT_TRUE(is_proved(*kept.back().lock(), *programs));
+      problems.emplace_back(rank.group(group).known.add({.problem = {},
+                                                         .strategy_texts = {"ring"},
+                                                         .strategy = {},
+                                                         .key = {},
+                                                         .words = {},
+                                                         .programs = programs,
+                                                         .proved = programs->proved.programs}));
+      EXPECT_TRUE(is_proved(*problems.back().lock(), *programs));
     };
     for (const comm::Communicator* group : {&comm, stays.get(), goes.get()}) fill(*group);
     const GroupState* const state_of_all = &rank.group(comm);
     goes.reset();
-    EXPECT_FALSE(kept[0].expired());
-    EXPECT_FALSE(kept[1].expired());
-    EXPECT_TRUE(kept[2].expired());
+    EXPECT_FALSE(problems[0].expired());
+    EXPECT_FALSE(problems[1].expired());
+    EXPECT_TRUE(problems[2].expired());
     EXPECT_EQ(&rank.group(comm), state_of_all);
     // The next group, which may lie at the same address, knows nothing.
     const auto next = comm.split(0, 0);

@@ -40,9 +40,9 @@ class RecordedOps {
     if (started.peer >= 0) started.peer = comm_->root_rank(started.peer);
     numbers_[op] = recorder_->start(started, call_, at_ns_ != 0 ? at_ns_ : look());
   }
-  void done(int op) {
+  void finish(int op) {
     if (recorder_ == nullptr) return;
-    recorder_->done(numbers_[op], at_ns_ != 0 ? at_ns_ : look());
+    recorder_->finish(numbers_[op], at_ns_ != 0 ? at_ns_ : look());
   }
 
   /// The number of the run's call in the recorder; 0 without one.

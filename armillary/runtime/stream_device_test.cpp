@@ -83,14 +83,14 @@ struct Noted : Work {
   }
 };
 
-class StreamDevice : public testing::Test {
+class StreamDeviceTest : public testing::Test {
  protected:
-  StreamDevice() { told = {}; }
+  StreamDeviceTest() { told = {}; }
   std::shared_ptr<Device> device_ = stream_device(kPlace);
   Noted work_;
 };
 
-TEST_F(StreamDevice, HasAStreamForEachLane) {
+TEST_F(StreamDeviceTest, HasAStreamForEachLane) {
   EXPECT_EQ(device_->place(), kPlace);
   for (const auto& [lane, op] : {std::pair(0, 7), {3, 8}, {0, 9}}) device_->start(lane, work_, op);
   EXPECT_THAT(work_.ops, ElementsAre(std::pair(7, 1), std::pair(8, 2), std::pair(9, 1)));
@@ -98,49 +98,49 @@ TEST_F(StreamDevice, HasAStreamForEachLane) {
   EXPECT_EQ(told.current, kCallerStream) << "the caller's stream is current again";
 }
 
-TEST_F(StreamDevice, AnOpIsDoneWhenItsEventIs) {
+TEST_F(StreamDeviceTest, AnOpIsDoneWhenItsEventIs) {
   const EventHandle first = device_->start(0, work_, 0);
   const EventHandle second = device_->start(0, work_, 1);
-  EXPECT_FALSE(device_->done(first));
+  EXPECT_FALSE(device_->is_complete(first));
   EXPECT_FALSE(device_->wait(first, 1e-4));
   told.over = 1;
-  EXPECT_TRUE(device_->done(first));
+  EXPECT_TRUE(device_->is_complete(first));
   EXPECT_TRUE(device_->wait(first, 0));
-  EXPECT_FALSE(device_->done(second));
+  EXPECT_FALSE(device_->is_complete(second));
 }
 
-TEST_F(StreamDevice, TheCallersWorkIsThatOfItsCurrentStream) {
+TEST_F(StreamDeviceTest, TheCallersWorkIsThatOfItsCurrentStream) {
   const EventHandle earlier = device_->caller_event();
   EXPECT_THAT(told.events, ElementsAre(kCallerStream));
-  EXPECT_FALSE(device_->done(earlier));
+  EXPECT_FALSE(device_->is_complete(earlier));
   told.over = 1;
-  EXPECT_TRUE(device_->done(earlier));
+  EXPECT_TRUE(device_->is_complete(earlier));
 }
 
-TEST_F(StreamDevice, WaitsForAllStreamsBeforeMemoryGoes) {
+TEST_F(StreamDeviceTest, WaitsForAllStreamsBeforeMemoryGoes) {
   device_->start(0, work_, 0);
   device_->start(5, work_, 1);
   device_->drain(work_);
   EXPECT_THAT(told.emptied, ElementsAre(1, 2));
 }
 
-TEST_F(StreamDevice, AnErrorOfTheDriverIsThrownAndDoesNotKeepItFromDraining) {
+TEST_F(StreamDeviceTest, AnErrorOfTheDriverIsThrownAndDoesNotKeepItFromDraining) {
   const EventHandle event = device_->start(0, work_, 0);
   device_->start(1, work_, 1);
   told.fails = true;
-  EXPECT_THAT([&] { device_->done(event); },
+  EXPECT_THAT([&] { device_->is_complete(event); },
               ThrowsMessage<std::runtime_error>("illegal memory access"));
   device_->drain(work_);
   EXPECT_THAT(told.emptied, ElementsAre(1, 2));
 }
 
-TEST_F(StreamDevice, AnOpThatThrowsLeavesTheCallersStreamCurrent) {
+TEST_F(StreamDeviceTest, AnOpThatThrowsLeavesTheCallersStreamCurrent) {
   EXPECT_THROW(device_->start(0, work_, -1), std::runtime_error);
   EXPECT_EQ(told.current, kCallerStream);
   EXPECT_TRUE(told.events.empty());
 }
 
-TEST_F(StreamDevice, RefusesPlacesWithoutStreams) {
+TEST_F(StreamDeviceTest, RefusesPlacesWithoutStreams) {
   const auto refusal = [](at::Device place, const char* text) {
     EXPECT_THAT([&] { stream_device(place); }, ThrowsMessage<InvalidArgument>(HasSubstr(text)));
   };

@@ -58,17 +58,17 @@ model::Attends attend_over_ranks(comm::Communicator& comm,
                                output_of);
   };
   // A replay holds the kept tensors until backward has run.
-  const auto replay = [attention](const KeptAttention& kept) {
-    return [attention, kept](const model::QkvShape& shape) {
+  const auto replay = [attention](const KeptAttention& kept_output) {
+    return [attention, kept_output](const model::QkvShape& shape) {
       return call_of<at::Tensor>(
-          attention->begin(CallKind::Replay, attention_shape_of(shape), kept), output_of);
+          attention->begin(CallKind::Replay, attention_shape_of(shape), kept_output), output_of);
     };
   };
   const auto keep = [attention, replay](const model::QkvShape& shape) {
     return call_of<model::KeptOutput>(
         attention->begin(CallKind::Keep, attention_shape_of(shape)),
         [replay](const AttentionResults& results) {
-          return model::KeptOutput{results.out_BLHE, replay(results.kept)};
+          return model::KeptOutput{results.out_BLHE, replay(results.kept_output)};
         });
   };
   return {attend, keep};

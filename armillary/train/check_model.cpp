@@ -70,9 +70,9 @@ model::AttendAndKeep observed(const model::AttendAndKeep& keep,
     const auto finish = [finish = call.finish, see](const at::Tensor& q_BLHD,
                                                     const at::Tensor& k_BLGD,
                                                     const at::Tensor& v_BLGD) {
-      model::KeptOutput kept = finish(q_BLHD, k_BLGD, v_BLGD);
-      see(kept.out_BLHD);
-      return kept;
+      model::KeptOutput output = finish(q_BLHD, k_BLGD, v_BLGD);
+      see(output.out_BLHD);
+      return output;
     };
     return model::AttendAndKeep::InProgress{call.take_k, call.take_v, finish};
   };
@@ -174,12 +174,12 @@ double largest_of(const at::Tensor& x) {
 }
 
 /// Largest difference; `over` is the value that it is relative to.
-double error(const at::Tensor& result, const at::Tensor& wanted, double over) {
-  return largest_of(result.to(at::kDouble) - wanted.to(at::kDouble)) / std::max(over, 1e-30);
+double error(const at::Tensor& result, const at::Tensor& expected, double over) {
+  return largest_of(result.to(at::kDouble) - expected.to(at::kDouble)) / std::max(over, 1e-30);
 }
 
-double error(double value, double wanted) {
-  return std::abs(value - wanted) / std::max(std::abs(wanted), 1e-30);
+double error(double value, double expected) {
+  return std::abs(value - expected) / std::max(std::abs(expected), 1e-30);
 }
 
 /// Errors of a result against another by name, the same on all ranks.
@@ -192,25 +192,25 @@ class Comparison {
       : comm_(comm), parameters_(std::move(parameters)), mine_L_(std::move(mine_L)) {}
 
   /// Gradients are sums over all ranks, the same everywhere.
-  Errors gradients(const RunResult& result, const RunResult& wanted) const {
+  Errors gradients(const RunResult& result, const RunResult& expected) const {
     Errors errors;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       errors[parameters_[i]] =
-          error(result.gradients[i], wanted.gradients[i], largest_of(wanted.gradients[i]));
+          error(result.gradients[i], expected.gradients[i], largest_of(expected.gradients[i]));
     }
     return errors;
   }
 
   /// Outputs of this rank's tokens, or with `is_whole` of all tokens, against those of all tokens.
-  Errors outs(const RunResult& result, const RunResult& wanted, bool is_whole) const {
-    if (result.outs_BLHD.size() != wanted.outs_BLHD.size()) {
+  Errors outs(const RunResult& result, const RunResult& expected, bool is_whole) const {
+    if (result.outs_BLHD.size() != expected.outs_BLHD.size()) {
       fail<InvalidArgument>(
           "check: {} of attention over ranks, {} on one device; as many are required",
-          count_of(result.outs_BLHD.size(), "call"), wanted.outs_BLHD.size());
+          count_of(result.outs_BLHD.size(), "call"), expected.outs_BLHD.size());
     }
     std::vector<double> values;
     for (std::size_t i = 0; i < result.outs_BLHD.size(); ++i) {
-      const at::Tensor& all = wanted.outs_BLHD[i];
+      const at::Tensor& all = expected.outs_BLHD[i];
       values.push_back(error(result.outs_BLHD[i], is_whole ? all : all.index_select(1, mine_L_),
                              largest_of(all)));
     }
@@ -303,13 +303,14 @@ class ModelCheck {
         plan::shards(plan::parse_layout(recipe_.parallelism.layout), mask_, comm_.world());
     mine_L_ =
         at::tensor(plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]), at::kLong);
-    return {mine_L_,
-            attend_over_ranks(comm_, {.mask = mask_,
-                                      .layout = plan::parse_layout(recipe_.parallelism.layout),
-                                      .strategy = recipe_.parallelism.strategy,
-                                      .wire = plan::parse_wire(recipe_.parallelism.wire),
-                                      .sequence = digest_of(sequence_),
-                                      .proofs = recipe_.parallelism.proofs})};
+    return {mine_L_, attend_over_ranks(
+                         comm_, {.mask = mask_,
+                                 .layout = plan::parse_layout(recipe_.parallelism.layout),
+                                 .strategy = recipe_.parallelism.strategy,
+                                 .transfer_dtype =
+                                     plan::parse_transfer_dtype(recipe_.parallelism.transfer_dtype),
+                                 .sequence = digest_of(sequence_),
+                                 .proofs = recipe_.parallelism.proofs})};
   }
 
   RunResult run_over_ranks() {
@@ -460,11 +461,11 @@ CheckReport check_model(comm::Communicator& comm, const MakeModel& make_model, c
                         const Recipe& recipe, const std::string& init_from) {
   const ParallelismOptions& parallelism = recipe.parallelism;
   CheckReport report{
-      .title =
-          fmt::format("{}, {}, {}: {}, strategy {}, layout {}, mask {}, wire {}", recipe.model.name,
-                      recipe.training.mixed_precision_param,
-                      count_of(recipe.training.seq_len, "token"), count_of(comm.world(), "rank"),
-                      parallelism.strategy, parallelism.layout, parallelism.mask, parallelism.wire),
+      .title = fmt::format("{}, {}, {}: {}, strategy {}, layout {}, mask {}, transfer dtype {}",
+                           recipe.model.name, recipe.training.mixed_precision_param,
+                           count_of(recipe.training.seq_len, "token"),
+                           count_of(comm.world(), "rank"), parallelism.strategy, parallelism.layout,
+                           parallelism.mask, parallelism.transfer_dtype),
       .world = comm.world()};
   expect_same_settings(comm, settings(recipe));
   // A rank that throws for itself ends the others with its reason.

@@ -220,13 +220,14 @@ TEST(DecoderInitialize, DrawsTheDeviationsThatTheHeaderSays) {
         EXPECT_TRUE(at::equal(values, at::ones_like(values))) << name;
         continue;
       }
-      double wanted = 0.02;
+      double expected = 0.02;
       if (name.find(".wo.") != std::string::npos || name.find(".w2.") != std::string::npos) {
-        wanted = 0.005;
+        expected = 0.005;
       }
-      if (name == "tok_embeddings.weight" && !tied) wanted = 1;
-      EXPECT_NEAR(values.std().item<double>(), wanted, 0.1 * wanted) << name << " tied " << tied;
-      EXPECT_NEAR(values.mean().item<double>(), 0, 0.1 * wanted) << name << " tied " << tied;
+      if (name == "tok_embeddings.weight" && !tied) expected = 1;
+      EXPECT_NEAR(values.std().item<double>(), expected, 0.1 * expected)
+          << name << " tied " << tied;
+      EXPECT_NEAR(values.mean().item<double>(), 0, 0.1 * expected) << name << " tied " << tied;
     }
   }
 }

@@ -169,7 +169,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
   return fmt::format(
       "model       {}, {} parameters\n"
       "step        {}, {} a head, {:.3f} TFLOP\n"
-      "attention   {}, layout {}, mask {}, wire {}, {}\n{}"
+      "attention   {}, layout {}, mask {}, transfer dtype {}, {}\n{}"
       "sent a step by the busiest rank\n"
       "  forward   {}\n"
       "  backward  {}\n"
@@ -181,7 +181,8 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       count_of(estimate.visible_pairs, "visible pair"),
       estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12,
       to_string(estimate.attention.strategy), recipe.parallelism.layout, recipe.parallelism.mask,
-      recipe.parallelism.wire, count_of(recipe.parallelism.context_parallel_degree, "rank"),
+      recipe.parallelism.transfer_dtype,
+      count_of(recipe.parallelism.context_parallel_degree, "rank"),
       reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
       largest(estimate.backward), mib(estimate.gradient_sent_bytes), mib(memory.total()),
       mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer), mib(memory.attention),
@@ -205,7 +206,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
           {"strategy_reason", estimate.attention.reason},
           {"layout", recipe.parallelism.layout},
           {"mask", recipe.parallelism.mask},
-          {"wire", recipe.parallelism.wire},
+          {"wire", recipe.parallelism.transfer_dtype},
           {"tokens_per_step", tokens},
           {"visible_pairs", estimate.visible_pairs},
           {"flops_per_step", estimate.cost.flops(tokens, estimate.visible_pairs)},

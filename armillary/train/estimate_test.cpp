@@ -104,22 +104,22 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
     const std::int64_t matrices = result.cost.matmul_parameters - kVocabSize * recipe.model.dim;
     EXPECT_DOUBLE_EQ(output.more_flops, 2.0 * 48 * static_cast<double>(matrices));
     EXPECT_EQ(full.more_sent.sent_bytes_per_rank, result.forward.sent_bytes_per_rank);
-    const std::int64_t sent = output.more_sent.sent_bytes_per_rank[0];
+    const std::int64_t sent_bytes = output.more_sent.sent_bytes_per_rank[0];
     if (std::string(strategy) == "ring") {
-      EXPECT_EQ(sent, 0);
+      EXPECT_EQ(sent_bytes, 0);
     } else if (std::string(strategy) == "ulysses") {
-      EXPECT_EQ(sent, result.forward.sent_bytes_per_rank[0]);
+      EXPECT_EQ(sent_bytes, result.forward.sent_bytes_per_rank[0]);
     } else {
-      EXPECT_GT(sent, 0);
-      EXPECT_LT(sent, result.forward.sent_bytes_per_rank[0]);
+      EXPECT_GT(sent_bytes, 0);
+      EXPECT_LT(sent_bytes, result.forward.sent_bytes_per_rank[0]);
     }
     EXPECT_EQ(result.memory.activations + result.memory.transient, none.activation_bytes);
     // AttentionOutput keeps 12 tokens x 3 layers x (4 heads of 16 and their log-sum-exps) in fp32
     // more than Full, and recomputes that much less of one layer, which counts if backward holds
     // most.
-    const std::int64_t kept = output.activation_bytes - full.activation_bytes;
-    EXPECT_GE(kept, std::int64_t{2} * 12 * (4 * 16 + 4) * 4);
-    EXPECT_LE(kept, std::int64_t{3} * 12 * (4 * 16 + 4) * 4);
+    const std::int64_t difference = output.activation_bytes - full.activation_bytes;
+    EXPECT_GE(difference, std::int64_t{2} * 12 * (4 * 16 + 4) * 4);
+    EXPECT_LE(difference, std::int64_t{3} * 12 * (4 * 16 + 4) * 4);
     recipe.activation_checkpoint.mode = "full";
     const cost::StepMemory memory = estimate(recipe, text()).memory;
     EXPECT_EQ(memory.activations + memory.transient, full.activation_bytes);
@@ -249,7 +249,7 @@ TEST(Estimate, IsWrittenForReadersAndPrograms) {
   const nlohmann::json json = to_json(recipe, result);
   EXPECT_EQ(json.at("parameters"), result.cost.parameters);
   EXPECT_EQ(json.at("world"), 4);
-  EXPECT_EQ(json.at("wire"), recipe.parallelism.wire);
+  EXPECT_EQ(json.at("wire"), recipe.parallelism.transfer_dtype);
   EXPECT_EQ(json.at("forward").at("sent_bytes_per_rank").size(), 4U);
   EXPECT_EQ(json.at("memory_bytes").at("total"), result.memory.total());
   EXPECT_THAT(describe(recipe, result), HasSubstr("* none "));
@@ -337,12 +337,12 @@ TEST(Estimate, SlotsAndStepsAreThoseOfTheSequenceThatNeedsMost) {
   EXPECT_GT(count[1], 0);
 }
 
-TEST(Estimate, DtypeAndWireAreTheRecipes) {
+TEST(Estimate, DtypesAreTheRecipes) {
   Recipe recipe = recipe_of(4, "attention2d:rows=2", "full");
   const Estimate wide = estimate(recipe, text());
   recipe.training.mixed_precision_param = "bfloat16";
   const std::int64_t ring = estimate(recipe, text()).forward.sent_bytes_per_rank[0];
-  recipe.parallelism.wire = "input";
+  recipe.parallelism.transfer_dtype = "input";
   const std::int64_t narrow = estimate(recipe, text()).forward.sent_bytes_per_rank[0];
   EXPECT_LT(ring, wide.forward.sent_bytes_per_rank[0]);
   EXPECT_LT(narrow, ring) << "partial outputs travel in bf16 too";

@@ -40,9 +40,9 @@ TEST(LoadText, ReadsTheExtensionsOfTheRecipeAndPacksWithItsSeed) {
        {std::pair(".py", std::vector{0, 2}), std::pair(".md,.py", std::vector{0, 1, 2}),
         std::pair("", std::vector{0, 1, 2, 3})}) {
     training.dataset_extensions = extensions;
-    std::vector<std::string> wanted;
-    for (const int i : files) wanted.push_back(documents[static_cast<std::size_t>(i)]);
-    const PackedText required(wanted, {.seq_len = 2, .seed = 5});
+    std::vector<std::string> texts;
+    for (const int i : files) texts.push_back(documents[static_cast<std::size_t>(i)]);
+    const PackedText required(texts, {.seq_len = 2, .seed = 5});
     const PackedText text = load_text(training);
     ASSERT_EQ(text.tokens(), required.tokens()) << extensions;
     for (std::int64_t i = 0; i < text.sequences(); ++i) {

@@ -51,8 +51,8 @@ double lr_factor(const LrScheduleOptions& scheduler, std::int64_t steps, std::in
   const std::int64_t warmup = scheduler.warmup_steps;
   if (step <= warmup) return static_cast<double>(step) / static_cast<double>(warmup);
   // Stable phase: decay_ratio is of all steps, but the decay cannot begin before the warm-up ends.
-  const auto wanted = std::llround(static_cast<double>(steps) * scheduler.decay_ratio);
-  const std::int64_t decaying = std::min<std::int64_t>(wanted, steps - warmup);
+  const auto decay_steps = std::llround(static_cast<double>(steps) * scheduler.decay_ratio);
+  const std::int64_t decaying = std::min<std::int64_t>(decay_steps, steps - warmup);
   const std::int64_t stable = steps + 1 - warmup - decaying;
   if (step <= warmup + stable) return 1;
   // Decay.

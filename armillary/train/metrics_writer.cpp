@@ -42,10 +42,10 @@ std::string metrics_path(const MetricsOutput& output) {
 
 /// The lines of the steps up to `last`, of a file that may not be there.
 std::string lines_until(const std::string& path, std::int64_t last) {
-  std::string kept;
-  if (last == 0) return kept;
+  std::string head;
+  if (last == 0) return head;
   std::error_code error;
-  if (!std::filesystem::exists(std::filesystem::status(path, error))) return kept;
+  if (!std::filesystem::exists(std::filesystem::status(path, error))) return head;
   const std::string text = read_input({.where = "metrics", .required = "a file of lines"}, path);
   for (const std::string_view line : split(text, '\n')) {
     // A run that was killed may leave half a line, at the end of the file.
@@ -53,10 +53,10 @@ std::string lines_until(const std::string& path, std::int64_t last) {
     const bool has_step = !read.fault && read.value.is_object() && read.value.contains("step") &&
                           read.value["step"].is_number_integer();
     if (has_step && read.value["step"].get<std::int64_t>() <= last) {
-      kept.append(line).push_back('\n');
+      head.append(line).push_back('\n');
     }
   }
-  return kept;
+  return head;
 }
 
 /// Terminal escape: back to the start of the line, and erase it.
@@ -88,9 +88,9 @@ nlohmann::json to_json(const StepMetrics& metrics) {
 
 std::string progress_bar(std::int64_t step, std::int64_t steps, double seconds_left, int width) {
   // The arrow head is there until the bar is full.
-  const auto done = static_cast<int>(step * width / steps);
-  std::string bar(static_cast<std::size_t>(done), '=');
-  if (done < width) bar += '>';
+  const auto columns = static_cast<int>(step * width / steps);
+  std::string bar(static_cast<std::size_t>(columns), '=');
+  if (columns < width) bar += '>';
   const auto left = std::llround(seconds_left);
   return fmt::format("[{:<{}}] {}/{}  {}:{:02} left", bar, width, step, steps, left / 60,
                      left % 60);

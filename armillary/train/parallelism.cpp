@@ -22,7 +22,7 @@ Section section_of(ParallelismOptions& p) {
               {"mask", &p.mask,
                "documents[:within=..] (those packed in the sequence), or as in `armillary plan "
                "--mask`"},
-              {"wire", &p.wire, "dtype in which partial outputs and gradients travel",
+              {"wire", &p.transfer_dtype, "dtype in which partial outputs and gradients travel",
                Names{"accumulator", "input"}},
               {"proofs", &p.proofs,
                "folder of `armillary verify --save-proof`; what it has not is proved here"},

@@ -19,7 +19,7 @@ struct ParallelismOptions {
   std::string strategy = "ring";
   std::string layout = "zigzag";
   std::string mask = "documents";
-  std::string wire = "accumulator";
+  std::string transfer_dtype = "accumulator";
   std::string proofs;
 };
 

@@ -180,7 +180,7 @@ double RankTrainer::forward_backward(const SequenceTask& task, std::int64_t targ
       .attends = attend_over_ranks(comm_, {.mask = problem.mask,
                                            .layout = problem.layout,
                                            .strategy = to_string(strategy_),
-                                           .wire = problem.wire,
+                                           .transfer_dtype = problem.transfer_dtype,
                                            .sequence = task.digest,
                                            .proofs = recipe_.parallelism.proofs})};
   const at::Tensor loss = model::run_units(

@@ -87,7 +87,7 @@ plan::Problem attention_problem(const Recipe& recipe, const cost::ModelAttention
       recipe.training.mixed_precision_param == "bfloat16" ? plan::Dtype::Bf16 : plan::Dtype::F32;
   problem.mask = mask;
   problem.layout = plan::parse_layout(recipe.parallelism.layout);
-  problem.wire = plan::parse_wire(recipe.parallelism.wire);
+  problem.transfer_dtype = plan::parse_transfer_dtype(recipe.parallelism.transfer_dtype);
   return problem;
 }
 

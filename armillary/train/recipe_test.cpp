@@ -264,8 +264,8 @@ train_timeout_seconds = 25
 log_freq = 26
 )",
                                 "r.toml");
-  const auto is = [](const auto& value, const auto& wanted, const char* key) {
-    EXPECT_EQ(value, wanted) << key;
+  const auto is = [](const auto& value, const auto& expected, const char* key) {
+    EXPECT_EQ(value, expected) << key;
   };
   is(r.job.dump_folder, "dump", "dump_folder");
   is(r.job.description, "describe", "description");
@@ -301,52 +301,52 @@ log_freq = 26
   is(r.parallelism.strategy, "strategy", "strategy");
   is(r.parallelism.layout, "layout", "layout");
   is(r.parallelism.mask, "mask", "mask");
-  is(r.parallelism.wire, "input", "wire");
+  is(r.parallelism.transfer_dtype, "input", "wire");
   is(r.comm.train_timeout_seconds, 25, "train_timeout_seconds");
   is(r.metrics.log_freq, 26, "log_freq");
 }
 
 /// Values at the ends of all ranges.
 TEST(Recipe, EdgesAreLegalAndWhatLiesBeyondIsRefused) {
-  struct Edge {
+  struct RangeEnd {
     const char* key;
     const char* legal;
     const char* refused;
   };
   for (const auto& [key, legal, refused] :
-       {Edge{"model.dim", "1", "0"},
-        Edge{"model.dim", "2147483647", "2147483648"},
-        Edge{"model.n_layers", "1", "0"},
-        Edge{"model.n_layers", "4096", "4097"},
-        Edge{"model.n_heads", "1", "0"},
-        Edge{"model.n_kv_heads", "0", "-1"},
-        Edge{"model.hidden_dim", "0", "-1"},
-        Edge{"model.norm_eps", "1e-300", "0"},
-        Edge{"model.rope_theta", "1e-300", "0"},
-        Edge{"training.seq_len", "1", "0"},
-        Edge{"training.local_batch_size", "1", "0"},
-        Edge{"training.local_batch_size", "4096", "4097"},
-        Edge{"training.steps", "1", "0"},
-        Edge{"training.max_norm", "inf", "0"},
-        Edge{"training.seed", "0", "-1"},
-        Edge{"training.loss_chunk_tokens", "1", "0"},
-        Edge{"optimizer.lr", "1e-300", "0"},
-        Edge{"optimizer.beta1", "0", "-1e-9"},
-        Edge{"optimizer.beta1", "0.999999", "1"},
-        Edge{"optimizer.beta2", "0", "-1e-9"},
-        Edge{"optimizer.eps", "1e-300", "0"},
-        Edge{"optimizer.weight_decay", "0", "-1e-9"},
-        Edge{"lr_scheduler.warmup_steps", "0", "-1"},
-        Edge{"lr_scheduler.decay_ratio", "0", "-1e-9"},
-        Edge{"lr_scheduler.decay_ratio", "1", "1.000001"},
-        Edge{"lr_scheduler.min_lr_factor", "0", "-1e-9"},
-        Edge{"lr_scheduler.min_lr_factor", "1", "1.000001"},
-        Edge{"parallelism.context_parallel_degree", "1024", "1025"},
-        Edge{"parallelism.threads_per_rank", "1", "0"},
-        Edge{"parallelism.threads_per_rank", "1024", "1025"},
-        Edge{"comm.train_timeout_seconds", "1e9", "1.1e9"},
-        Edge{"comm.train_timeout_seconds", "1e-300", "0"},
-        Edge{"metrics.log_freq", "1", "0"}}) {
+       {RangeEnd{"model.dim", "1", "0"},
+        RangeEnd{"model.dim", "2147483647", "2147483648"},
+        RangeEnd{"model.n_layers", "1", "0"},
+        RangeEnd{"model.n_layers", "4096", "4097"},
+        RangeEnd{"model.n_heads", "1", "0"},
+        RangeEnd{"model.n_kv_heads", "0", "-1"},
+        RangeEnd{"model.hidden_dim", "0", "-1"},
+        RangeEnd{"model.norm_eps", "1e-300", "0"},
+        RangeEnd{"model.rope_theta", "1e-300", "0"},
+        RangeEnd{"training.seq_len", "1", "0"},
+        RangeEnd{"training.local_batch_size", "1", "0"},
+        RangeEnd{"training.local_batch_size", "4096", "4097"},
+        RangeEnd{"training.steps", "1", "0"},
+        RangeEnd{"training.max_norm", "inf", "0"},
+        RangeEnd{"training.seed", "0", "-1"},
+        RangeEnd{"training.loss_chunk_tokens", "1", "0"},
+        RangeEnd{"optimizer.lr", "1e-300", "0"},
+        RangeEnd{"optimizer.beta1", "0", "-1e-9"},
+        RangeEnd{"optimizer.beta1", "0.999999", "1"},
+        RangeEnd{"optimizer.beta2", "0", "-1e-9"},
+        RangeEnd{"optimizer.eps", "1e-300", "0"},
+        RangeEnd{"optimizer.weight_decay", "0", "-1e-9"},
+        RangeEnd{"lr_scheduler.warmup_steps", "0", "-1"},
+        RangeEnd{"lr_scheduler.decay_ratio", "0", "-1e-9"},
+        RangeEnd{"lr_scheduler.decay_ratio", "1", "1.000001"},
+        RangeEnd{"lr_scheduler.min_lr_factor", "0", "-1e-9"},
+        RangeEnd{"lr_scheduler.min_lr_factor", "1", "1.000001"},
+        RangeEnd{"parallelism.context_parallel_degree", "1024", "1025"},
+        RangeEnd{"parallelism.threads_per_rank", "1", "0"},
+        RangeEnd{"parallelism.threads_per_rank", "1024", "1025"},
+        RangeEnd{"comm.train_timeout_seconds", "1e9", "1.1e9"},
+        RangeEnd{"comm.train_timeout_seconds", "1e-300", "0"},
+        RangeEnd{"metrics.log_freq", "1", "0"}}) {
     const std::string setting = std::string(key) + '=';
     EXPECT_NO_THROW(with(setting + legal)) << setting << legal;
     const auto beyond = [text = setting + refused] { with(text); };

@@ -40,7 +40,7 @@ Recipe saving_recipe(const ScratchFolder& folder) {
 }
 
 /// A run, or a part of one.
-struct Part {
+struct RunPart {
   std::vector<StepMetrics> steps;
   TrainResult result;
   std::int64_t started_after = -1;
@@ -60,15 +60,15 @@ bool is_saved(const Recipe& recipe, std::int64_t step) {
 
 /// Trains; asks for a stop in step `stop_in`, or throws out of a later step than `fail_after`, when
 /// the checkpoint of that step is there.
-Part train_part(const Recipe& recipe, bool resume, std::int64_t stop_in = 0,
-                std::int64_t fail_after = 0) {
-  Part part;
-  std::atomic<std::int64_t> done = -1;
+RunPart train_part(const Recipe& recipe, bool resume, std::int64_t stop_in = 0,
+                   std::int64_t fail_after = 0) {
+  RunPart part;
+  std::atomic<std::int64_t> last_step = -1;
   const TrainOptions options{
       .on_step =
           [&](const StepMetrics& metrics) {
             part.steps.push_back(metrics);
-            done = metrics.step;
+            last_step = metrics.step;
             if (fail_after > 0 && metrics.step > fail_after && is_saved(recipe, fail_after)) {
               throw Error("pulled the plug");
             }
@@ -76,11 +76,11 @@ Part train_part(const Recipe& recipe, bool resume, std::int64_t stop_in = 0,
       .on_start =
           [&](std::int64_t steps) {
             part.started_after = steps;
-            done = steps;
+            last_step = steps;
           },
       .on_notice = [&](const std::string& line) { part.notices.push_back(line); },
       // Asked on every rank; ranks may be a step apart when it begins to say yes.
-      .stop_requested = [&] { return stop_in > 0 && done >= stop_in - 1; },
+      .stop_requested = [&] { return stop_in > 0 && last_step >= stop_in - 1; },
       .resume = resume};
   part.result = train(recipe, words(recipe.training.seq_len), options);
   return part;
@@ -116,14 +116,14 @@ TEST(Resume, IsBitwiseAsIfTheRunHadNeverStopped) {
 
     // A failure after the checkpoint of step 5; a stop; the end.
     EXPECT_THAT([&] { train_part(recipe, false, 0, 5); }, ThrowsMessage<Error>("pulled the plug"));
-    const Part second = train_part(recipe, true, /*stop_in=*/9);
+    const RunPart second = train_part(recipe, true, /*stop_in=*/9);
     EXPECT_EQ(second.started_after, 5);
     EXPECT_TRUE(second.result.stopped);
     EXPECT_GE(second.result.steps, 9);
     EXPECT_EQ(second.result.checkpoint,
               checkpoint_folder(recipe) + "/" + checkpoint_name(second.result.steps));
     EXPECT_EQ(second.steps.front().step, 6);
-    const Part third = train_part(recipe, true);
+    const RunPart third = train_part(recipe, true);
     EXPECT_EQ(third.started_after, second.result.steps);
     EXPECT_FALSE(third.result.stopped);
     EXPECT_EQ(third.result.steps, kSteps);
@@ -135,7 +135,7 @@ TEST(Resume, IsBitwiseAsIfTheRunHadNeverStopped) {
     EXPECT_EQ(saved_steps(recipe).back(), kSteps);
 
     // Nothing is left to do; more steps are.
-    const Part none = train_part(recipe, true);
+    const RunPart none = train_part(recipe, true);
     EXPECT_TRUE(none.steps.empty());
     EXPECT_EQ(none.result.steps, kSteps);
     recipe.training.steps = kSteps + 1;
@@ -205,7 +205,7 @@ TEST(Resume, OnAnotherWorldOrStrategyDiffersByRoundingOnly) {
     spread.parallelism.strategy = other.strategy;
     spread.parallelism.layout = other.layout;
     spread.checkpoint.enable = false;  // leaves the checkpoint of step 5 for the next
-    const Part part = train_part(spread, true);
+    const RunPart part = train_part(spread, true);
     ASSERT_EQ(part.steps.size(), static_cast<std::size_t>(kSteps - 5));
     for (const StepMetrics& metrics : part.steps) {
       const StepMetrics& want = whole[static_cast<std::size_t>(metrics.step - 1)];
@@ -225,7 +225,7 @@ TEST(Resume, TheNewestAreKeptAndIncompleteOnesPassedOver) {
   const std::string newest = checkpoint_folder(recipe) + "/step-000012";
   fs::remove(newest + "/manifest.json");
   fs::create_directories(checkpoint_folder(recipe) + "/step-000015.tmp");
-  const Part part = train_part(recipe, true);
+  const RunPart part = train_part(recipe, true);
   EXPECT_EQ(part.started_after, 9);
   EXPECT_THAT(part.notices, ElementsAre(HasSubstr("step-000012: it has no manifest.json"),
                                         HasSubstr("step-000015.tmp: its writing was cut off"),
@@ -242,7 +242,7 @@ TEST(Resume, OtherLearningRatesAreSaid) {
   recipe.checkpoint.interval = 4;
   train_part(recipe, false);
   recipe.training.steps = 6;
-  const Part part = train_part(recipe, true);
+  const RunPart part = train_part(recipe, true);
   EXPECT_THAT(part.notices,
               ElementsAre(HasSubstr("resumed from "),
                           AllOf(HasSubstr("was training.steps = 4: "),

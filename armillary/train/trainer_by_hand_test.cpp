@@ -142,10 +142,10 @@ std::vector<StepMetrics> plain_run(const Recipe& recipe, const CountingText& tex
     const double lr = 0.05 * kRates[step - 1];
     for (auto& [name, x] : model.parameters()) {
       const at::Tensor gradient = x.grad() * std::min(1.0, 0.5 / (norm + 1e-6));
-      const auto mixed = [&, &name = name](auto& kept, double beta, const at::Tensor& now) {
-        const auto before = kept.contains(name) ? kept[name] : at::zeros_like(now);
-        kept[name] = beta * before + (1 - beta) * now;
-        return kept[name] / (1 - std::pow(beta, step));
+      const auto mixed = [&, &name = name](auto& moments, double beta, const at::Tensor& now) {
+        const auto before = moments.contains(name) ? moments[name] : at::zeros_like(now);
+        moments[name] = beta * before + (1 - beta) * now;
+        return moments[name] / (1 - std::pow(beta, step));
       };
       const at::Tensor mean = mixed(means, 0.7, gradient);
       const at::Tensor square = mixed(squares, 0.8, gradient.square());
@@ -174,15 +174,15 @@ TEST(TrainByHand, LossAndGradientNormAreThoseOfPlainOps) {
     const CountingText text;
     const Recipe recipe = run_recipe(example);
     const PackedText packed(text.documents, {.seq_len = kRunLen, .seed = 11});
-    const std::vector<StepMetrics> wanted = plain_run(recipe, text, packed);
+    const std::vector<StepMetrics> expected = plain_run(recipe, text, packed);
     std::vector<StepMetrics> got;
     train(recipe, packed, {.on_step = [&](const StepMetrics& metrics) { got.push_back(metrics); }});
-    ASSERT_EQ(got.size(), wanted.size()) << example.name;
+    ASSERT_EQ(got.size(), expected.size()) << example.name;
     for (std::size_t i = 0; i < got.size(); ++i) {
-      EXPECT_EQ(got[i].step, wanted[i].step) << example.name;
-      EXPECT_NEAR(got[i].loss, wanted[i].loss, 1e-5 * wanted[i].loss)
+      EXPECT_EQ(got[i].step, expected[i].step) << example.name;
+      EXPECT_NEAR(got[i].loss, expected[i].loss, 1e-5 * expected[i].loss)
           << example.name << " step " << i + 1;
-      EXPECT_NEAR(got[i].grad_norm, wanted[i].grad_norm, 1e-4 * wanted[i].grad_norm)
+      EXPECT_NEAR(got[i].grad_norm, expected[i].grad_norm, 1e-4 * expected[i].grad_norm)
           << example.name << " step " << i + 1;
     }
   }

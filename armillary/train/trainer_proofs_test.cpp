@@ -56,7 +56,7 @@ std::int64_t proofs_made() {
   last->start(plan::Pass::Forward);
   begun.get_future().wait();
   last->get(plan::Pass::Forward);
-  return proof::Proofs::made();
+  return proof::Proofs::count();
 }
 
 TEST(Train, EveryMaskIsProvedOnce) {
@@ -74,7 +74,7 @@ TEST(Train, EveryMaskIsProvedOnce) {
     }
     const std::int64_t before = proofs_made();
     run(recipe);
-    EXPECT_EQ(proof::Proofs::made() - before, masks.size() * proof::kPasses.size()) << mask;
+    EXPECT_EQ(proof::Proofs::count() - before, masks.size() * proof::kPasses.size()) << mask;
     EXPECT_EQ(masks.size() == 1, mask != "documents");
   }
 }
@@ -94,7 +94,7 @@ TEST(Train, ReadsRecordedProofs) {
                                              plan::parse_strategy(recipe.parallelism.strategy));
   const std::int64_t before = proofs_made();
   run(recipe);
-  EXPECT_EQ(proof::Proofs::made(), before);
+  EXPECT_EQ(proof::Proofs::count(), before);
   std::ofstream(path, std::ios::app) << "x";
   EXPECT_THAT([&] { run(recipe); },
               ThrowsMessage<InvalidArgument>(HasSubstr("is cut off, or is no JSON")));

@@ -34,14 +34,14 @@ using testing::ThrowsMessage;
 // Only the order of sums may differ between worlds; 1e-5 is the project's bound for fp32.
 constexpr double kFp32Relative = 1e-5;
 
-struct Spread {
+struct TrainSpread {
   std::int64_t world;
   std::string strategy;
   std::string layout;
 };
 
 /// Expects the steps of every spread to equal those on one rank.
-void expect_equal_to_one_rank(const Recipe& recipe, const std::vector<Spread>& spreads) {
+void expect_equal_to_one_rank(const Recipe& recipe, const std::vector<TrainSpread>& spreads) {
   Recipe alone = recipe;
   alone.parallelism.context_parallel_degree = 1;
   const auto want = run(alone);
@@ -80,7 +80,7 @@ TEST(Train, EveryStrategyOfTheRegistryEqualsOneRank) {
   recipe.parallelism.context_parallel_degree = 4;
   const plan::Problem problem = attention_problem(recipe, plan::full_mask({50, 50}));
   const char* const layouts[] = {"zigzag", "contiguous", "balanced", "striped:3"};
-  std::vector<Spread> spreads;
+  std::vector<TrainSpread> spreads;
   std::set<std::string> names;
   for (const plan::Strategy& strategy : plan::legal_strategies(problem)) {
     if (strategy.name.starts_with("without_"))
@@ -127,12 +127,12 @@ TEST(Train, MoreRanksThanTokensEqualOneRank) {
 }
 
 /// Narrow messages change the result, by no more than rounding.
-TEST(Train, ANarrowWireIsTakenAndCostsARounding) {
+TEST(Train, ANarrowTransferDtypeIsTakenAndCostsARounding) {
   Recipe recipe = small_recipe();
   recipe.parallelism.context_parallel_degree = 4;
   recipe.training.mixed_precision_param = "bfloat16";
   const auto wide = run(recipe);
-  recipe.parallelism.wire = "input";
+  recipe.parallelism.transfer_dtype = "input";
   const auto narrow = run(recipe);
   EXPECT_NE(narrow.back().loss, wide.back().loss);
   EXPECT_NEAR(narrow.back().loss, wide.back().loss, 0.01 * wide.back().loss);

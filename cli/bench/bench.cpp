@@ -283,7 +283,7 @@ void require_one_process(const std::string& bench) {
 }
 
 /// One of the benches as a verb, with functions that add the flags it shares with others.
-struct Bench {
+struct BenchCommand {
   CLI::App* app;
   std::shared_ptr<BenchFlags> flags = std::make_shared<BenchFlags>();
 
@@ -346,9 +346,9 @@ struct Bench {
   /// Sets the action of the verb: `case_of` makes the case, which a Rate measures.
   template <class Rate, class Case>
   void measures(Case (*case_of)(const BenchFlags&), int& exit_code) const {
-    app->callback([given = flags, case_of, name = app->get_name(), &exit_code] {
+    app->callback([values = flags, case_of, name = app->get_name(), &exit_code] {
       require_one_process(name);
-      measure<Rate>(case_of(*given), *given);
+      measure<Rate>(case_of(*values), *values);
       exit_code = kDone;
     });
   }
@@ -358,7 +358,7 @@ struct Bench {
 
 void add_kernel(CLI::App& verb, int& exit_code) {
   // Defaults that differ between benches, then flags.
-  const Bench bench{verb.add_subcommand("kernel", "Attention of one block on one rank")};
+  const BenchCommand bench{verb.add_subcommand("kernel", "Attention of one block on one rank")};
   bench.flags->tokens = "4096";
   bench.flags->layout = "contiguous";
   bench.flags->world = "1";
@@ -384,7 +384,7 @@ void add_kernel(CLI::App& verb, int& exit_code) {
 }
 
 void add_layer(CLI::App& verb, int& exit_code) {
-  const Bench bench{verb.add_subcommand("layer", "One attention layer, spread over ranks")};
+  const BenchCommand bench{verb.add_subcommand("layer", "One attention layer, spread over ranks")};
   bench.add_spread();
   bench.app->add_flag("--no-kernels", bench.flags->no_kernels,
                       "Leave out what the kernel calls take alone");
@@ -411,7 +411,7 @@ void add_layer(CLI::App& verb, int& exit_code) {
 }
 
 void add_overlap(CLI::App& verb, int& exit_code) {
-  const Bench bench{
+  const BenchCommand bench{
       verb.add_subcommand("overlap", "How much of a layer's communication its compute hides")};
   bench.add_spread();
   bench.add("--ranks-per-node", bench.flags->ranks_per_node,
@@ -433,7 +433,7 @@ void add_overlap(CLI::App& verb, int& exit_code) {
 }
 
 void add_live(CLI::App& verb, int& exit_code) {
-  const Bench bench{verb.add_subcommand("live", "A layer on ranks beside its simulation")};
+  const BenchCommand bench{verb.add_subcommand("live", "A layer on ranks beside its simulation")};
   bench.add_spread();
   bench.add("--cluster", bench.flags->cluster, "File of `armillary calibrate` for these ranks");
   bench.add("--least", bench.flags->least, "Turns at least, however long they take [3]");
@@ -454,7 +454,7 @@ void add_live(CLI::App& verb, int& exit_code) {
 }
 
 void add_collectives(CLI::App& verb, int& exit_code) {
-  const Bench bench{
+  const BenchCommand bench{
       verb.add_subcommand("collectives", "Started collectives alone and beside compute")};
   bench.flags->world = "2";
   bench.add("--world", bench.flags->world, "Ranks: threads, or processes as --engine says [2]");
@@ -483,7 +483,8 @@ void add_collectives(CLI::App& verb, int& exit_code) {
 }
 
 void add_merge(CLI::App& verb, int& exit_code) {
-  const Bench bench{verb.add_subcommand("merge", "Merging and adding, beside the speed of memory")};
+  const BenchCommand bench{
+      verb.add_subcommand("merge", "Merging and adding, beside the speed of memory")};
   bench.flags->tokens = "16384";
   bench.add_shape("Rows of the partials [16384]");
   bench.add("--threads", bench.flags->threads, "Threads of the rank [1]");
@@ -497,7 +498,7 @@ void add_merge(CLI::App& verb, int& exit_code) {
 }
 
 void add_cores(CLI::App& verb, int& exit_code) {
-  const Bench bench{
+  const BenchCommand bench{
       verb.add_subcommand("cores", "Two threads beside one: whether a second core is there")};
   bench.add_turns();
   bench.add_on_request();
@@ -512,7 +513,7 @@ void add_cores(CLI::App& verb, int& exit_code) {
 }
 
 void add_turns(CLI::App& verb, int& exit_code) {
-  const Bench bench{verb.add_subcommand("turns", "Other programs, each a run a turn")};
+  const BenchCommand bench{verb.add_subcommand("turns", "Other programs, each a run a turn")};
   bench.add_turns();
   bench.add("--least", bench.flags->least, "Turns at least, however long they take [3]");
   bench.add_against();
@@ -527,9 +528,9 @@ void add_turns(CLI::App& verb, int& exit_code) {
       "\nExamples:\n"
       "  armillary bench turns --against 'old/armillary bench kernel --on-request' \\\n"
       "      --against 'new/armillary bench kernel --on-request' --json\n");
-  bench.app->callback([given = bench.flags, &exit_code] {
+  bench.app->callback([values = bench.flags, &exit_code] {
     require_one_process("turns");
-    measure_others(*given);
+    measure_others(*values);
     exit_code = kDone;
   });
 }

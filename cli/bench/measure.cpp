@@ -53,17 +53,17 @@ tune::Answer measured(tune::Answer answer, const std::vector<std::size_t>& indic
 }
 
 /// Layers that are run, of an answer by simulation.
-struct Wanted {
+struct CandidateSet {
   tune::Answer answer;
   std::vector<std::size_t> indices;
 };
 
-Wanted wanted(const tune::Question& question, const MeasureFlags& flags) {
-  Wanted wanted{.answer = tune::search(question), .indices = {}};
-  wanted.indices =
-      calibrate::worth_measuring(wanted.answer, parse_count("--candidates", flags.count));
-  tune::simulate_all(question, wanted.answer, wanted.indices);
-  return wanted;
+CandidateSet candidates(const tune::Question& question, const MeasureFlags& flags) {
+  CandidateSet candidates{.answer = tune::search(question), .indices = {}};
+  candidates.indices =
+      calibrate::worth_measuring(candidates.answer, parse_count("--candidates", flags.count));
+  tune::simulate_all(question, candidates.answer, candidates.indices);
+  return candidates;
 }
 
 std::optional<tune::Answer> measure(const tune::Question& question, const MeasureFlags& flags,
@@ -87,7 +87,7 @@ std::optional<tune::Answer> measure(const tune::Question& question, const Measur
   if (choice.engine == launch::Engine::Threads) {
     result = known_answer(question, caches);
     if (result) return result;
-    const Wanted request = wanted(question, flags);
+    const CandidateSet request = candidates(question, flags);
     calibrate::MeasuredTune layers(question, request.answer, request.indices,
                                    bench::make_thread_ranks);
     keep(measured(request.answer, request.indices, layers.sides(), seconds));
@@ -98,7 +98,7 @@ std::optional<tune::Answer> measure(const tune::Question& question, const Measur
     std::byte is_known{static_cast<unsigned char>(result ? 1 : 0)};
     comm::broadcast(comm, std::span<std::byte>(&is_known, 1), 0);
     if (is_known != std::byte{0}) return;
-    const Wanted request = wanted(question, flags);
+    const CandidateSet request = candidates(question, flags);
     bench::Processes processes(comm);
     calibrate::MeasuredTune layers(
         question, request.answer, request.indices,

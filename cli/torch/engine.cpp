@@ -13,8 +13,8 @@ namespace {
 
 /// The interface that PyTorch's users name for Gloo; empty if they do not.
 std::string gloo_interface() {
-  const char* const named = std::getenv("GLOO_SOCKET_IFNAME");
-  return named == nullptr ? "" : named;
+  const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");
+  return interface == nullptr ? "" : interface;
 }
 
 }  // namespace
@@ -31,8 +31,8 @@ void add_engine_flags(CLI::App& verb, launch::EngineFlags& flags) {
 }
 
 launch::EngineChoice choose_engine(const launch::EngineFlags& flags,
-                                   const launch::AskedWorld& asked) {
-  return launch::choose_engine(flags, launch::find_place(), comm::mpi_available(), asked);
+                                   const launch::AskedWorld& request) {
+  return launch::choose_engine(flags, launch::find_place(), comm::mpi_available(), request);
 }
 
 void run_ranks_on(const launch::EngineChoice& choice, int world, double timeout_s,

@@ -15,7 +15,7 @@ void add_engine_flags(CLI::App& verb, launch::EngineFlags& flags);
 /// The engine that the flags, or the launcher of this process, ask for. @throws InvalidArgument as
 /// launch::choose_engine.
 launch::EngineChoice choose_engine(const launch::EngineFlags& flags,
-                                   const launch::AskedWorld& asked);
+                                   const launch::AskedWorld& request);
 
 /// Runs `body` on `world` ranks: threads of this process, or the one rank that this process is. It
 /// throws what the body threw, or CommError if another rank failed.

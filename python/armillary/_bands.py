@@ -64,7 +64,7 @@ def bands_of(strips: Iterator[Strip], most_bands: int, name: str) -> str:
     """The bands whose union is the mask, as `armillary plan --mask bands:..` reads them.
 
     Raises `InvalidArgument` with the first position that the first `most_bands` bands do not show."""
-    found: list[_Band] = []
+    bands: list[_Band] = []
     growing: list[_Band] = []
     for first, strip in strips:
         for q, intervals in enumerate(_intervals(strip), first):
@@ -72,17 +72,17 @@ def bands_of(strips: Iterator[Strip], most_bands: int, name: str) -> str:
             for begin, end in intervals:
                 band = next((one for one in before if one.takes(q, begin, end)), None)
                 if band is None:
-                    if len(found) == most_bands:
+                    if len(bands) == most_bands:
                         raise InvalidArgument(
                             f"{name}: query {q}, key {begin} is not in the {most_bands} bands before it; a "
                             f"union of {most_bands} bands is required, or a larger most_bands"
                         )
                     band = _Band(q, begin, end)
-                    found.append(band)
+                    bands.append(band)
                 else:
                     before.remove(band)
                 growing.append(band)
-    return "bands:" + (";".join(map(str, found)) or "0-0/0-0/0..0")  # an empty band shows nothing
+    return "bands:" + (";".join(map(str, bands)) or "0-0/0-0/0..0")  # an empty band shows nothing
 
 
 def _one_for_all(mask: Tensor, name: str) -> Tensor:

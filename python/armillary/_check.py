@@ -197,8 +197,8 @@ def _undisturbed(model: nn.Module) -> Iterator[None]:
             parameter.grad = gradient
         for module, before in numbers.items():
             vars(module).update(before)
-        for module, kept in buffers.items():
-            for name, (buffer, copied) in kept.items():
+        for module, copies in buffers.items():
+            for name, (buffer, copied) in copies.items():
                 module._buffers[name] = buffer
                 if not torch.equal(buffer, copied):
                     buffer.detach().copy_(copied)
@@ -246,18 +246,18 @@ def _largest(sp: SequenceParallel, value: Tensor) -> Tensor:
     return _of_ranks(sp, value).amax(0)
 
 
-def _error(given: Tensor, wanted: Tensor) -> float:
-    if wanted.numel() == 0:
+def _error(ours: Tensor, alone: Tensor) -> float:
+    if alone.numel() == 0:
         return 0.0
-    difference = (given.double() - wanted.double()).abs().max()
-    return float(difference / wanted.double().abs().max().clamp_min(1e-30))
+    difference = (ours.double() - alone.double()).abs().max()
+    return float(difference / alone.double().abs().max().clamp_min(1e-30))
 
 
-def _gradient_errors(given: _Result, wanted: _Result) -> dict[str, float]:
+def _gradient_errors(ours: _Result, alone: _Result) -> dict[str, float]:
     zero = torch.zeros(1)
-    names = given.gradients.keys() | wanted.gradients.keys()
-    pairs = {name: (given.gradients.get(name, zero), wanted.gradients.get(name, zero)) for name in names}
-    least = _ZERO * max((_size(wanted) for _, wanted in pairs.values()), default=0.0)
+    names = ours.gradients.keys() | alone.gradients.keys()
+    pairs = {name: (ours.gradients.get(name, zero), alone.gradients.get(name, zero)) for name in names}
+    least = _ZERO * max((_size(alone) for _, alone in pairs.values()), default=0.0)
     return {
         name: 0.0 if max(map(_size, pairs[name])) <= least else _error(*pairs[name]) for name in sorted(pairs)
     }
@@ -267,31 +267,29 @@ def _size(value: Tensor) -> float:
     return float(value.abs().max()) if value.numel() else 0.0
 
 
-def _logit_error(sp: SequenceParallel, given: _Result, wanted: _Result) -> float | None:
+def _logit_error(sp: SequenceParallel, ours: _Result, alone: _Result) -> float | None:
     """The error of the logits of all ranks' tokens; None if the run tells none."""
-    if given.logits is None or wanted.logits is None:
+    if ours.logits is None or alone.logits is None:
         return None
-    index = given.logits.positions
-    shown = wanted.logits.shown
-    mine, whole = given.logits.values, wanted.logits.values[:, index]
+    index = ours.logits.positions
+    shown = alone.logits.shown
+    mine, whole = ours.logits.values, alone.logits.values[:, index]
     if shown is not None:
         mine, whole = mine[shown[:, index]], whole[shown[:, index]]
     difference = (mine.double() - whole.double()).abs().max() if mine.numel() else torch.zeros(())
-    error = (
-        difference.double() / _size(wanted.logits.values.double()) if mine.numel() else difference.double()
-    )
+    error = difference.double() / _size(alone.logits.values.double()) if mine.numel() else difference.double()
     return float(_largest(sp, error.reshape(1)))
 
 
-def _output_errors(sp: SequenceParallel, given: _Result, wanted: _Result) -> dict[str, float]:
-    """Errors of attention outputs by call; those of `given` are of this rank's tokens in the layout of sp."""
-    if len(given.calls) != len(wanted.calls):
+def _output_errors(sp: SequenceParallel, ours: _Result, alone: _Result) -> dict[str, float]:
+    """Errors of attention outputs by call; those of `ours` are of this rank's tokens in the layout of sp."""
+    if len(ours.calls) != len(alone.calls):
         raise InvalidArgument(
-            f"check: {count_of(len(given.calls), 'call')} of attention over ranks, {len(wanted.calls)} on "
+            f"check: {count_of(len(ours.calls), 'call')} of attention over ranks, {len(alone.calls)} on "
             "one device; as many are required"
         )
     errors = []
-    for mine, whole in zip(given.calls, wanted.calls, strict=True):
+    for mine, whole in zip(ours.calls, alone.calls, strict=True):
         out = whole.out[:, _positions(sp, mine)]
         errors.append(float((mine.out.double() - out.double()).abs().max()) if out.numel() else 0.0)
         errors[-1] /= float(whole.out.double().abs().max().clamp_min(1e-30))
@@ -403,10 +401,10 @@ def _changes(sp: SequenceParallel, before: list[Call], after: list[Call], token:
 def _seen_by(call: Call, keys: Tensor) -> Tensor:
     """Queries that see at least one of some keys, by the bands of the mask."""
     count = torch.cat([torch.zeros(1, dtype=torch.int64), keys.cumsum(0)])
-    seen = torch.zeros_like(keys)
+    visible = torch.zeros_like(keys)
     for q_begin, q_end, k_begin, k_end, lo, hi in _native.Mask(call.mask, call.seq_len, call.seq_len).bands():
         q = torch.arange(q_begin, q_end)
         first = (q + lo).clamp(k_begin, k_end)
         last = (q + hi + 1).clamp(k_begin, k_end)
-        seen[q_begin:q_end] |= count[torch.maximum(last, first)] > count[first]
-    return seen
+        visible[q_begin:q_end] |= count[torch.maximum(last, first)] > count[first]
+    return visible

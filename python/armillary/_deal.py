@@ -73,8 +73,8 @@ def mark(shard: Tensor, deal: Deal) -> None:
     for key, (storage, _) in list(_marks.items()):
         if storage.expired():  # type: ignore[no-untyped-call]
             _marks.pop(key, None)
-    held = StorageWeakRef(shard.untyped_storage())  # type: ignore[no-untyped-call]
-    _marks[shard.untyped_storage()._cdata] = held, deal
+    reference = StorageWeakRef(shard.untyped_storage())  # type: ignore[no-untyped-call]
+    _marks[shard.untyped_storage()._cdata] = reference, deal
 
 
 def deal_of(tensor: Tensor) -> Deal | None:

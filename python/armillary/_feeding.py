@@ -49,16 +49,16 @@ class AttentionInProgress:
 
     def feed_k(self, k: Tensor) -> None:
         """Takes K, as `attention` does, and begins the call with all ranks: collective. Raises as it does."""
-        given = self._options
+        options = self._options
         with self._sp._refusals():
             self._check_turn("feed_k")
             k = self._checked("k", k)
-            check_options(given)
+            check_options(options)
             self._mask = self._mask_of(k)
             text, length = self._mask
-            settings = self._sp._call(given, text, (length, length), k.shape[-1])
-            sequence = self._sp._digest(given.deal, k, length)
-            self._call = _native.FedCall(settings, given.sinks, given.alibi_slopes, sequence)
+            settings = self._sp._call(options, text, (length, length), k.shape[-1])
+            sequence = self._sp._digest(options.deal, k, length)
+            self._call = _native.FedCall(settings, options.sinks, options.alibi_slopes, sequence)
             value_dim = k.shape[-1] if self._value_dim is None else self._value_dim
         self._call.feed_k(k, k.shape[1], self._heads, value_dim)
 
@@ -131,25 +131,25 @@ class AttentionInProgress:
         return self._call
 
     def _mask_of(self, tokens: Tensor) -> tuple[str, int]:
-        given = self._options
-        return self._sp._mask_of(tokens, given.mask, given.cu_seqlens, given.seq_len, given.deal)
+        options = self._options
+        return self._sp._mask_of(tokens, options.mask, options.cu_seqlens, options.seq_len, options.deal)
 
-    def _checked(self, name: str, given: Tensor) -> Tensor:
+    def _checked(self, name: str, tensor: Tensor) -> Tensor:
         """The tensor as the call takes it."""
         options = self._options
         check_call(
-            options.format, {name: given}, {"alibi_slopes": options.alibi_slopes, "sinks": options.sinks}
+            options.format, {name: tensor}, {"alibi_slopes": options.alibi_slopes, "sinks": options.sinks}
         )
-        if given.is_meta or detect_fake_mode((given,)) is not None:
+        if tensor.is_meta or detect_fake_mode((tensor,)) is not None:
             raise InvalidArgument(
                 f"attention: {name} is a tensor without numbers, and its call takes inputs one by one; "
                 "attention is required to trace or export it"
             )
         if options.format == "BHLD":
-            given = given.transpose(1, 2)
-        if torch.is_autocast_enabled("cpu") and given.is_floating_point() and given.dtype != torch.float64:
-            given = given.to(torch.get_autocast_dtype("cpu"))
-        return given
+            tensor = tensor.transpose(1, 2)
+        if torch.is_autocast_enabled("cpu") and tensor.is_floating_point() and tensor.dtype != torch.float64:
+            tensor = tensor.to(torch.get_autocast_dtype("cpu"))
+        return tensor
 
 
 def check_eager() -> None:

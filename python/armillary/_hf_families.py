@@ -71,8 +71,8 @@ def check_family(model: PreTrainedModel, *, untested: bool) -> None:
 
 
 def configs_of(model: PreTrainedModel) -> list[Any]:
-    found = {id(one.config): one.config for one in model.modules() if isinstance(one, PreTrainedModel)}
-    return list(found.values())
+    configs = {id(one.config): one.config for one in model.modules() if isinstance(one, PreTrainedModel)}
+    return list(configs.values())
 
 
 def _check_class(model: PreTrainedModel, untested: bool) -> None:
@@ -98,11 +98,11 @@ def _check_class(model: PreTrainedModel, untested: bool) -> None:
         )
 
 
-def _is(given: type, name: str | None) -> bool:
+def _is(kind: type, name: str | None) -> bool:
     """Whether a class computes what the class of that name in transformers does: its forward is the same."""
-    for one in given.__mro__:
+    for one in kind.__mro__:
         if one.__name__ == name and one.__module__.startswith("transformers.models."):
-            of_given, forward = inspect.unwrap(given.forward), inspect.unwrap(one.forward)  # type: ignore[attr-defined]
+            of_given, forward = inspect.unwrap(kind.forward), inspect.unwrap(one.forward)  # type: ignore[attr-defined]
             return of_given is forward and forward.__module__.startswith("transformers.")
     return False
 
@@ -129,6 +129,6 @@ def _check_config(config: Any) -> None:
 
 def rope_types(config: Any) -> set[str]:
     """The kinds of rotary positions of all layers; empty for a model without."""
-    given = getattr(config, "rope_parameters", None) or {}
-    groups = [given, *(one for one in given.values() if isinstance(one, dict))]
+    parameters = getattr(config, "rope_parameters", None) or {}
+    groups = [parameters, *(one for one in parameters.values() if isinstance(one, dict))]
     return {str(one["rope_type"]) for one in groups if one.get("rope_type") is not None}

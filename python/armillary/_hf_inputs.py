@@ -30,9 +30,9 @@ def refuse_unsharded(model: str) -> None:
     )
 
 
-def refuse_inputs(given: dict[str, Any]) -> None:
+def refuse_inputs(arguments: dict[str, Any]) -> None:
     """Takes attention_mask out if it hides nothing. Raises `InvalidArgument` for inputs without a shard."""
-    mask = given.pop("attention_mask", None)
+    mask = arguments.pop("attention_mask", None)
     if mask is not None and not (isinstance(mask, Tensor) and mask.dim() == 2 and bool(mask.all())):
         shape = list(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise InvalidArgument(
@@ -41,13 +41,13 @@ def refuse_inputs(given: dict[str, Any]) -> None:
             "packed documents with document_ids"
         )
     for name, meaning in _REFUSED.items():
-        value = given.get(name)
+        value = arguments.get(name)
         if value is not None and not (isinstance(value, (bool, int)) and not value):
             raise InvalidArgument(
                 f"armillary.hf: {name} asks for {meaning}; leave it out"
                 + (f": {_GENERATE}" if meaning == "a cache" else "")
             )
-    if given.get("labels") is not None and given.get("shift_labels") is None:
+    if arguments.get("labels") is not None and arguments.get("shift_labels") is None:
         raise InvalidArgument(
             "armillary.hf: labels without shift_labels: the next token of a shard's last may lie on another "
             "rank; the batch that armillary.hf.shard returns is required"

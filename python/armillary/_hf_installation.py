@@ -108,15 +108,15 @@ class Installation:
             self._put_in()
 
     def _restore(self, name: str) -> None:
-        given, before = self.model.__dict__.get(name), self._own[name]
-        if given is not None and self._is_own(given):
+        value, before = self.model.__dict__.get(name), self._own[name]
+        if value is not None and self._is_own(value):
             self.model.__dict__.pop(name)
             if before is not None:
                 self.model.__dict__[name] = before
 
-    def _is_own(self, given: Any) -> bool:
+    def _is_own(self, value: Any) -> bool:
         # Functions that others wrapped around it since stay, and pass calls on.
-        return getattr(given, "__self__", None) is self or getattr(given, "installation", None) is self
+        return getattr(value, "__self__", None) is self or getattr(value, "installation", None) is self
 
     def __enter__(self) -> Installation:
         return self
@@ -141,10 +141,10 @@ class Installation:
         def checked(*args: Any, **kwargs: Any) -> Any:
             if not self.is_installed:
                 return forward(*args, **kwargs)
-            given = before({**dict(zip(names, args, strict=False)), **kwargs})
+            arguments = before({**dict(zip(names, args, strict=False)), **kwargs})
             try:
-                outputs = forward(**given)
-                after(given, outputs)
+                outputs = forward(**arguments)
+                after(arguments, outputs)
             finally:
                 end()
             return outputs
@@ -154,41 +154,41 @@ class Installation:
         outside.installation = self  # type: ignore[attr-defined]
         return outside
 
-    def _begin(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _begin(self, arguments: dict[str, Any]) -> dict[str, Any]:
         with self.sp._refusals():
-            return self._inputs(given)
+            return self._inputs(arguments)
 
-    def _check(self, given: dict[str, Any], outputs: Any) -> None:
+    def _check(self, arguments: dict[str, Any], outputs: Any) -> None:
         with self.sp._refusals():
             self._calls.check(self._pass.called)
-            tokens = _tokens(given)
-            labelled = given.get("labels") is not None
+            tokens = _tokens(arguments)
+            labelled = arguments.get("labels") is not None
             check_outputs(outputs, tuple(tokens.shape[:2]), losses=self._pass.losses, labelled=labelled)
 
     def _end(self) -> None:
         self._pass.sequence = self._pass.longest = None
 
-    def _inputs(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _inputs(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Inputs of the model, by name, of a call as the caller makes it."""
-        sharded = given.pop(SHARDED, None)
-        tokens = _tokens(given)
+        sharded = arguments.pop(SHARDED, None)
+        tokens = _tokens(arguments)
         if sharded is None:
             refuse_unsharded(self.model_name)
         check_deal("armillary.hf", sharded, self.sp._own_deal)
         check_attention(self.model, self.name)
         if not self._is_trusted:
             check_additions(self.model)
-        refuse_inputs(given)
-        given["position_ids"] = self._position_ids(given.get("position_ids"), tokens, sharded)
-        shift_labels = given.pop("shift_labels", None)
+        refuse_inputs(arguments)
+        arguments["position_ids"] = self._position_ids(arguments.get("position_ids"), tokens, sharded)
+        shift_labels = arguments.pop("shift_labels", None)
         if shift_labels is not None:
-            given["labels"] = shift_labels
-        given["use_cache"] = False
+            arguments["labels"] = shift_labels
+        arguments["use_cache"] = False
         now = self._pass
         now.sequence, now.step, now.losses, now.called = sharded, next(self._steps), 0, set()
-        return given
+        return arguments
 
-    def _position_ids(self, given: Tensor | None, tokens: Tensor, sharded: Deal) -> Tensor:
+    def _position_ids(self, ids: Tensor | None, tokens: Tensor, sharded: Deal) -> Tensor:
         """Positions of the tokens of this rank [B, L]: global, or within the document if there are some."""
         if self._positions[0] != sharded:
             index = self.sp.positions(sharded.seq_len, sharded.mask)
@@ -206,18 +206,18 @@ class Installation:
                 f"{self.sp.layout} gives it {len(allowed[0])} of {sharded.seq_len}: the batch that "
                 "armillary.hf.shard returns is required"
             )
-        if given is None:
-            given = allowed[0].to(tokens.device).expand(tokens.shape[0], -1)
-        same = [at for at, one in enumerate(allowed) if bool((given.cpu() == one).all())]
+        if ids is None:
+            ids = allowed[0].to(tokens.device).expand(tokens.shape[0], -1)
+        same = [at for at, one in enumerate(allowed) if bool((ids.cpu() == one).all())]
         if not same:
-            first = int((given.cpu() != allowed[0]).expand(tokens.shape[0], -1).nonzero()[0][1])
+            first = int((ids.cpu() != allowed[0]).expand(tokens.shape[0], -1).nonzero()[0][1])
             raise InvalidArgument(
-                f"armillary.hf: position_ids of rank {self.sp.rank} are {given[..., first].tolist()} at "
+                f"armillary.hf: position_ids of rank {self.sp.rank} are {ids[..., first].tolist()} at "
                 f"token {first}; layout {self.sp.layout} and mask {str(sharded.mask)[:80]} have "
                 f"{int(allowed[0][first])} there: those, or none, are required"
             )
         self._pass.longest = longest[same[0]]
-        return given
+        return ids
 
     def _check_tokens(self, sharded: Deal) -> None:
         """Raises `InvalidArgument`, on all ranks alike, if one has no token: transformers fails there."""
@@ -228,30 +228,30 @@ class Installation:
                     "tokens; one for each rank is required"
                 )
 
-    def _mask(self, q_length: int, kv_length: int, **given: Any) -> DeclaredMask:
+    def _mask(self, q_length: int, kv_length: int, **arguments: Any) -> DeclaredMask:
         with self.sp._refusals():
-            return self._declared(q_length, kv_length, given)
+            return self._declared(q_length, kv_length, arguments)
 
-    def _declared(self, q_length: int, kv_length: int, given: dict[str, Any]) -> DeclaredMask:
+    def _declared(self, q_length: int, kv_length: int, arguments: dict[str, Any]) -> DeclaredMask:
         sequence = self._pass.sequence
         if sequence is None:
             raise InvalidArgument(
                 f"armillary.hf: a part of {self.model_name} is called by itself; the whole model that "
                 "install was given is required"
             )
-        offsets = (given.get("q_offset", 0), given.get("kv_offset", 0))
+        offsets = (arguments.get("q_offset", 0), arguments.get("kv_offset", 0))
         if q_length != kv_length or any(offset is not None and offset != 0 for offset in offsets):
             raise InvalidArgument(
                 f"armillary.hf: a mask of {count_of(q_length, 'query', 'queries')} over "
                 f"{count_of(kv_length, 'key')} at offsets {offsets}; as many keys as queries are "
                 "required: neither cross-attention nor a cache"
             )
-        if given.get("attention_mask") is not None:
+        if arguments.get("attention_mask") is not None:
             raise InvalidArgument(
                 f"armillary.hf: {self.model_name} makes an attention_mask for the tokens of a rank; "
                 "a model that makes none is required"
             )
-        model = model_mask_of(given["mask_function"])
+        model = model_mask_of(arguments["mask_function"])
         mask = declared_mask(sequence.mask, model, sequence.seq_len)
         if self.sp.layout == "balanced" and mask != sequence.mask:
             raise InvalidArgument(
@@ -267,16 +267,16 @@ class Installation:
         key: Tensor,
         value: Tensor,
         attention_mask: object,
-        **given: Any,
+        **arguments: Any,
     ) -> tuple[Tensor, None]:
-        given |= {"attention_mask": attention_mask, "dropout_seed": self._dropout_seed, "origin": self}
-        out = attend(self.sp, module, (query, key, value), given)
+        arguments |= {"attention_mask": attention_mask, "dropout_seed": self._dropout_seed, "origin": self}
+        out = attend(self.sp, module, (query, key, value), arguments)
         if self._pass.sequence is not None:  # in backward, checkpointed layers call it outside of a pass
             self._pass.called.add(id(module))
         return out
 
-    def _loss_outside(self, *args: Any, **given: Any) -> Tensor:
-        loss: Tensor = _outside(self._loss)(*args, **given)
+    def _loss_outside(self, *args: Any, **arguments: Any) -> Tensor:
+        loss: Tensor = _outside(self._loss)(*args, **arguments)
         return loss
 
     def _loss(
@@ -300,9 +300,9 @@ def _outside(function: Callable[..., Any], *, recursive: bool = True) -> Callabl
     return outside
 
 
-def _tokens(given: Mapping[str, Any]) -> Tensor:
-    tokens = given.get("input_ids")
-    tokens = given.get("inputs_embeds") if tokens is None else tokens
+def _tokens(arguments: Mapping[str, Any]) -> Tensor:
+    tokens = arguments.get("input_ids")
+    tokens = arguments.get("inputs_embeds") if tokens is None else tokens
     if not isinstance(tokens, Tensor):
         raise InvalidArgument("armillary.hf: no input_ids and no inputs_embeds; one of them is required")
     return tokens

@@ -25,10 +25,10 @@ def check_attention(model: nn.Module, name: str) -> None:
         if not isinstance(module, PreTrainedModel) and not is_attention(module):
             continue
         config = getattr(module, "config", None)
-        given = getattr(config, "_attn_implementation", name)
-        if given != name:
+        value = getattr(config, "_attn_implementation", name)
+        if value != name:
             raise InvalidArgument(
-                f"armillary.hf: {path or type(model).__name__} has _attn_implementation={given!r} since "
+                f"armillary.hf: {path or type(model).__name__} has _attn_implementation={value!r} since "
                 "install, which attends to the tokens of this rank alone; the one that install chose is "
                 "required: uninstall() before set_attn_implementation(..)"
             )
@@ -63,11 +63,11 @@ def _additions(module: nn.Module) -> Iterator[tuple[str, Callable[..., Any]]]:
         yield "forward", _function(forward)
 
 
-def _function(given: Callable[..., Any]) -> Any:
+def _function(function: Callable[..., Any]) -> Any:
     """The function behind decorators, methods and partials."""
-    while hasattr(given, "func") or hasattr(given, "__func__"):
-        given = getattr(given, "func", None) or given.__func__  # type: ignore[attr-defined]
-    return inspect.unwrap(given)
+    while hasattr(function, "func") or hasattr(function, "__func__"):
+        function = getattr(function, "func", None) or function.__func__  # type: ignore[attr-defined]
+    return inspect.unwrap(function)
 
 
 def base_model(model: nn.Module) -> nn.Module:
@@ -88,5 +88,5 @@ def base_model(model: nn.Module) -> nn.Module:
                 f"install: the PEFT adapter {name} begins at alora_invocation_tokens, which one rank "
                 "has; one without them is required"
             )
-    found: nn.Module = model.get_base_model()  # type: ignore[operator]
-    return found
+    base: nn.Module = model.get_base_model()  # type: ignore[operator]
+    return base

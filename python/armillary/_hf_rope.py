@@ -24,16 +24,16 @@ def give_longest(model: PreTrainedModel, longest: Callable[[], int | None]) -> l
     def before(
         module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        given = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
+        arguments = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
         last = longest()
         if last is None:
             raise InvalidArgument(
                 f"armillary.hf: {type(module).__name__} is computed outside of a forward pass of the model, "
                 "so the length of its sequence is not known; the whole model is required"
             )
-        ids = given["position_ids"]
-        given["position_ids"] = torch.cat([ids, ids.new_full((*ids.shape[:-1], 1), last)], -1)
-        return (), given
+        ids = arguments["position_ids"]
+        arguments["position_ids"] = torch.cat([ids, ids.new_full((*ids.shape[:-1], 1), last)], -1)
+        return (), arguments
 
     def after(_: nn.Module, __: tuple[Any, ...], out: Any) -> Any:
         # Cosine and sine, or one tensor of complex numbers.

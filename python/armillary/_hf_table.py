@@ -203,16 +203,16 @@ def _is_default(field: dataclasses.Field[Any], value: Any) -> bool:
 
 
 def _choice(taken: tuple[Any, ...]) -> str:
-    named = [repr(one) for one in taken if one]
-    return f"one of {', '.join(named)}" if named else "its default"
+    names = [repr(one) for one in taken if one]
+    return f"one of {', '.join(names)}" if names else "its default"
 
 
 def _accumulation(args: transformers.TrainingArguments) -> dict[str, Any]:
     return args.accelerator_config.gradient_accumulation_kwargs or {}
 
 
-def _check_keys(name: str, given: dict[str, Any], known: frozenset[str]) -> None:
-    for key in sorted(set(given) - known):
+def _check_keys(name: str, arguments: dict[str, Any], known: frozenset[str]) -> None:
+    for key in sorted(set(arguments) - known):
         raise InvalidArgument(
             f"Trainer: args.{name} has {key}, which is not tested over ranks; none but "
             f"{', '.join(sorted(known))} is required"

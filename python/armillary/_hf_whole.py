@@ -117,14 +117,14 @@ class SpreadModel:
             whole = whole_columns(inputs, self._family)
             others = {name: value for name, value in inputs.items() if name not in _READ}
             _check_others(others)
-        given = shard(self._sp, ragged="uneven", **whole)
-        outputs = self.model(**given, **others)
+        shards = shard(self._sp, ragged="uneven", **whole)
+        outputs = self.model(**shards, **others)
         if outputs.get("loss") is not None and others.get("num_items_in_batch") is not None:
             outputs["loss"] = _sum_of_ranks(self._sp, outputs["loss"])
         if self._gathers:
             padding = _padding(whole)
             for name, value in list(outputs.items()):
-                outputs[name] = self._whole(name, value, given["sharded"], padding)
+                outputs[name] = self._whole(name, value, shards["sharded"], padding)
         return outputs.to_tuple() if as_tuple else outputs
 
     def _whole(self, name: str, value: Any, deal: Deal, padding: Tensor | None) -> Any:
@@ -186,12 +186,12 @@ def whole_columns(inputs: Mapping[str, Any], family: str) -> dict[str, Tensor]:
     return whole
 
 
-def _check_shape(name: str, given: Any, tokens: Tensor) -> None:
+def _check_shape(name: str, value: Any, tokens: Tensor) -> None:
     """Raises `InvalidArgument` unless it is [S], [1, S] or [B, S] for tokens [B, S]."""
-    sizes = tuple(given.shape) if isinstance(given, Tensor) else None
+    sizes = tuple(value.shape) if isinstance(value, Tensor) else None
     batch, length = tokens.shape
-    if given is not None and sizes not in {(length,), (1, length), (batch, length)}:
-        shape = list(sizes) if sizes is not None else type(given).__name__
+    if value is not None and sizes not in {(length,), (1, length), (batch, length)}:
+        shape = list(sizes) if sizes is not None else type(value).__name__
         raise InvalidArgument(
             f"Trainer: {name} {shape} of tokens {list(tokens.shape)}; one of each token is required"
         )

@@ -79,8 +79,8 @@ class OneDevice(Observed):
     ) -> Tensor:
         if settings.get("format", "BLHD") == "BLHD":
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-        given = {name: settings.get(name) for name in _SETTINGS}
-        out = dense_attention(q, k, v, dense_mask(*mask), **given)
+        options = {name: settings.get(name) for name in _SETTINGS}
+        out = dense_attention(q, k, v, dense_mask(*mask), **options)
         return out.transpose(1, 2) if settings.get("format", "BLHD") == "BLHD" else out
 
 

@@ -25,11 +25,11 @@ def check_call(format: str, qkv: Mapping[str, Tensor], per_head: Mapping[str, Te
     """Raises `InvalidArgument` for tensors that the op would misread, or refuse on this rank alone."""
     if format not in ("BLHD", "BHLD"):
         raise InvalidArgument(f"attention: format is {format!r}; BLHD or BHLD is required")
-    for name, given in qkv.items():
-        _check_tensor(name, given, "a tensor")
-        if given.dim() != 4:
+    for name, value in qkv.items():
+        _check_tensor(name, value, "a tensor")
+        if value.dim() != 4:
             raise InvalidArgument(
-                f"attention: {name} has {count_of(given.dim(), 'dim')}; [batch, tokens, heads, dim] is "
+                f"attention: {name} has {count_of(value.dim(), 'dim')}; [batch, tokens, heads, dim] is "
                 "required, or [batch, heads, tokens, dim] with format='BHLD'"
             )
     for name, one in per_head.items():
@@ -65,13 +65,13 @@ def _has_tangent(tensor: Tensor) -> bool:
     return parts.tangent is not None
 
 
-def _check_tensor(name: str, given: object, required: str) -> None:
+def _check_tensor(name: str, value: object, required: str) -> None:
     # By name: importing the class takes seconds, and no other tensor has it.
-    if type(given).__name__ == "DTensor":
+    if type(value).__name__ == "DTensor":
         raise InvalidArgument(
             f"attention: {name} is a DTensor; the local tensor of this rank is required: {name}.to_local()"
         )
-    tensor = check_strided(f"attention: {name}", given, required)
+    tensor = check_strided(f"attention: {name}", value, required)
     if tensor.device.type not in ("cpu", "meta"):
         raise InvalidArgument(
             f"attention: {name} is on {tensor.device}; a tensor on the CPU is required, for there are no "
@@ -101,37 +101,37 @@ class Options:
 NAMES = frozenset(field.name for field in fields(Options))
 
 
-def check_options(given: Options) -> None:
-    if given.dropout != 0 and given.dropout_seed is None:
+def check_options(options: Options) -> None:
+    if options.dropout != 0 and options.dropout_seed is None:
         raise InvalidArgument(
-            f"attention: dropout {given.dropout} without dropout_seed; a number for every layer is required"
+            f"attention: dropout {options.dropout} without dropout_seed; a number for every layer is required"
         )
-    _check_numbers(scale=given.scale, softcap=given.softcap, dropout=given.dropout)
+    _check_numbers(scale=options.scale, softcap=options.softcap, dropout=options.dropout)
     _check_whole_numbers(
-        dropout_seed=given.dropout_seed,
-        dropout_step=given.dropout_step,
-        seq_len=given.seq_len,
-        kv_seq_len=given.kv_seq_len,
+        dropout_seed=options.dropout_seed,
+        dropout_step=options.dropout_step,
+        seq_len=options.seq_len,
+        kv_seq_len=options.kv_seq_len,
     )
-    if given.kv_seq_len is not None and given.kv_seq_len < 0:
-        raise InvalidArgument(f"attention: kv_seq_len is {given.kv_seq_len}; 0 or more is required")
+    if options.kv_seq_len is not None and options.kv_seq_len < 0:
+        raise InvalidArgument(f"attention: kv_seq_len is {options.kv_seq_len}; 0 or more is required")
 
 
 def _check_numbers(**numbers: float | None) -> None:
-    for name, given in numbers.items():
+    for name, value in numbers.items():
         # A tensor of one number becomes that number.
-        if isinstance(given, Tensor) and (given.numel() != 1 or given.is_complex() or given.is_meta):
+        if isinstance(value, Tensor) and (value.numel() != 1 or value.is_complex() or value.is_meta):
             raise InvalidArgument(
-                f"attention: {name} is a tensor, {given.dtype} {list(given.shape)} on {given.device}; a "
+                f"attention: {name} is a tensor, {value.dtype} {list(value.shape)} on {value.device}; a "
                 "number is required, or a tensor of one"
             )
-        if given is not None and not isinstance(given, int | float | Tensor):
-            raise InvalidArgument(f"attention: {name} is a {type(given).__name__}; a number is required")
+        if value is not None and not isinstance(value, int | float | Tensor):
+            raise InvalidArgument(f"attention: {name} is a {type(value).__name__}; a number is required")
 
 
 def _check_whole_numbers(**numbers: int | None) -> None:
-    for name, given in numbers.items():
-        if given is None or (isinstance(given, torch.SymInt) and name == "seq_len"):
+    for name, value in numbers.items():
+        if value is None or (isinstance(value, torch.SymInt) and name == "seq_len"):
             continue
-        if not isinstance(given, int) or not -(2**63) <= given < 2**63:
-            raise InvalidArgument(f"attention: {name} is {given!r}; a whole number of 64 bits is required")
+        if not isinstance(value, int) or not -(2**63) <= value < 2**63:
+            raise InvalidArgument(f"attention: {name} is {value!r}; a whole number of 64 bits is required")

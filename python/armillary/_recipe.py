@@ -87,8 +87,8 @@ def _config_of(model: dict[str, Any], tokens: int) -> Any:
         raise InvalidArgument(f"check: model.name is {name!r}; gpt, llama or model.hf_folder is required")
     multiple = model.get("multiple_of", 256)
     if not hidden:
-        wanted = int(model.get("ffn_dim_multiplier", 1.0) * (8 * dim // 3))
-        hidden = -(-wanted // multiple) * multiple
+        width = int(model.get("ffn_dim_multiplier", 1.0) * (8 * dim // 3))
+        hidden = -(-width // multiple) * multiple
     return transformers.LlamaConfig(
         **shape,
         hidden_size=dim,
@@ -160,11 +160,11 @@ def main(arguments: list[str] | None = None) -> int:
     verb.add_argument("--tokens", type=int, default=512, help="tokens of the sequence, at most (512)")
     verb.add_argument("--dtype", choices=["float32", "float64", "bfloat16", "float16"], default="float32")
     verb.add_argument("--report", help="a file for the report: JSON if its name ends so, text otherwise")
-    given = parser.parse_args(arguments)
+    flags = parser.parse_args(arguments)
     if dist.is_torchelastic_launched():
         dist.init_process_group("gloo")
     try:
-        report = check_recipe(given.recipe, tokens=given.tokens, dtype=given.dtype, report=given.report)
+        report = check_recipe(flags.recipe, tokens=flags.tokens, dtype=flags.dtype, report=flags.report)
     except Error as failure:
         print(f"armillary: {failure}", file=sys.stderr)
         return 2

@@ -38,12 +38,12 @@ _NUMBERS = ("norm_eps", "rope_theta", "ffn_dim_multiplier")
 _TEXTS = ("hf_folder", "layout", "mask", "name", "strategy", "wire")
 
 
-def _refuse_name(what: str, given: str, known: list[str]) -> None:
-    if given in known:
+def _refuse_name(what: str, name: str, known: list[str]) -> None:
+    if name in known:
         return
-    nearest = difflib.get_close_matches(given[:100], known, 1, 0)[0]
+    nearest = difflib.get_close_matches(name[:100], known, 1, 0)[0]
     raise InvalidArgument(
-        f"check: {what} '{excerpt(given)}' is not known; {', '.join(known)} is required; nearest: {nearest}"
+        f"check: {what} '{excerpt(name)}' is not known; {', '.join(known)} is required; nearest: {nearest}"
     )
 
 

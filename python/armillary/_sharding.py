@@ -44,8 +44,8 @@ class ShardedBatch(dict[str, Tensor]):
         if before is not None and before.shape == tensor.shape:
             mark(tensor, self.deal)
 
-    def update(self, *others: Any, **named: Tensor) -> None:
-        for name, tensor in dict(*others, **named).items():
+    def update(self, *others: Any, **tensors: Tensor) -> None:
+        for name, tensor in dict(*others, **tensors).items():
             self[name] = tensor
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -107,11 +107,11 @@ def _positions_within(lengths: list[int]) -> Tensor:
     return torch.cat([torch.arange(length) for length in lengths]) if lengths else torch.arange(0)
 
 
-def shard_batch(sp: Spread, given: Mapping[str, Tensor | None], *, dim: int, ragged: str) -> ShardedBatch:
+def shard_batch(sp: Spread, batch: Mapping[str, Tensor | None], *, dim: int, ragged: str) -> ShardedBatch:
     """See `SequenceParallel.shard`."""
     if ragged not in ("refuse", "uneven"):
         raise InvalidArgument(f"shard: ragged is {ragged!r}; 'refuse' or 'uneven' is required")
-    whole = {name: tensor for name, tensor in given.items() if tensor is not None}
+    whole = {name: tensor for name, tensor in batch.items() if tensor is not None}
     length = _length_of(whole, dim)
     digest = _sequence_digest(whole)
     mask, within = sp.mask, None
@@ -185,15 +185,15 @@ class _Gather(torch.autograd.Function):
 def _check_alike(sp: Spread, tokens: Tensor, dim: int, sequence: str, known: Tensor | None) -> None:
     """Raises `InvalidArgument` on all ranks unless all gather tensors of one kind of one sequence."""
     sizes = [size for at, size in enumerate(tokens.shape) if at != dim]
-    kind, named = (_number(text) for text in (f"{tokens.dtype} {dim} {sizes}", sequence))
+    kind, sequence_number = (_number(text) for text in (f"{tokens.dtype} {dim} {sizes}", sequence))
     digest = 0 if known is None else int(known)
-    for rank, other in enumerate(_gathered(sp, torch.tensor([kind, named, digest])).tolist()):
+    for rank, other in enumerate(_gathered(sp, torch.tensor([kind, sequence_number, digest])).tolist()):
         if kind != other[0]:
             raise InvalidArgument(
                 f"unshard: rank {sp.rank} has {tokens.dtype} {list(tokens.shape)}, rank {rank} another dtype "
                 "or other sizes beside the tokens; equal ones are required"
             )
-        if named != other[1]:
+        if sequence_number != other[1]:
             raise InvalidArgument(
                 f"unshard: rank {sp.rank} gathers {sequence}, rank {rank} another sequence; the same seq_len "
                 "or deal on all ranks is required"

@@ -84,8 +84,8 @@ class Spread:
         """The deal of a sequence whose tokens of this rank were taken with `positions` in the place of
         `shard`: what they are is not known. Raises `InvalidArgument` as `positions` does."""
         self.positions(seq_len, mask)
-        chosen = self.mask if mask is None else as_mask(mask)
-        deal = Deal(chosen, seq_len, self.layout, self.world, self.rank)
+        call_mask = self.mask if mask is None else as_mask(mask)
+        deal = Deal(call_mask, seq_len, self.layout, self.world, self.rank)
         self._remember_dealt(deal)
         return deal
 
@@ -102,21 +102,21 @@ class Spread:
             return known.digest
         return None if torch.compiler.is_compiling() else _dealt.digest(self._group_key, length)
 
-    def _call(self, given: Options, mask: str, lengths: tuple[int, int], head_dim: int) -> list[Any]:
+    def _call(self, options: Options, mask: str, lengths: tuple[int, int], head_dim: int) -> list[Any]:
         """The last arguments of the op: a text that stands for the call, seed and step of its dropout.
 
         python/src/arguments.cpp reads its lines in this order. Numbers are made plain ones, so that a graph
         that is compiled is one for each of them."""
-        scale = float(max(head_dim, 1)) ** -0.5 if given.scale is None else given.scale
+        scale = float(max(head_dim, 1)) ** -0.5 if options.scale is None else options.scale
         mask = mask.replace("\n", "\\n")  # which no mask has
-        softcap = "none" if given.softcap is None else float(given.softcap)
+        softcap = "none" if options.softcap is None else float(options.softcap)
         text = (
             f"group={self.group_name}\nstrategy={self.strategy}\nlayout={self.layout}\n"
             f"q_len={int(lengths[0])}\nkv_len={int(lengths[1])}\nwire={self.wire}\n"
-            f"scale={float(scale)}\nsoftcap={softcap}\ndropout={float(given.dropout)}\n"
+            f"scale={float(scale)}\nsoftcap={softcap}\ndropout={float(options.dropout)}\n"
             f"timeout_s={self.timeout_s}\nmask={mask}\nproofs={self.proofs}"
         )
-        return [text, given.dropout_seed or 0, given.dropout_step]
+        return [text, options.dropout_seed or 0, options.dropout_step]
 
     def _problem(self, seq_len: int, mask: Mask) -> Mapping[str, int | str]:
         """The fields of the extension's problem; heads do not matter for the layout."""
@@ -153,12 +153,12 @@ class Spread:
         kv_seq_len: int | None = None,
     ) -> tuple[str, int]:
         """The text of the mask of a call and the length of its sequence."""
-        chosen = None if mask is None else as_mask(mask)
+        call_mask = None if mask is None else as_mask(mask)
         if cu_seqlens is not None:
             of_deal = self.mask if deal is None else check_deal("attention", deal, self._own_deal).mask
-            chosen = self._packed(cu_seqlens, of_deal if chosen is None else chosen)
-        chosen, length = self._dealt("attention", chosen, seq_len, q, deal)
-        return chosen.text_at(length, kv_seq_len), length
+            call_mask = self._packed(cu_seqlens, of_deal if call_mask is None else call_mask)
+        call_mask, length = self._dealt("attention", call_mask, seq_len, q, deal)
+        return call_mask.text_at(length, kv_seq_len), length
 
     @property
     def _own_deal(self) -> Deal:
@@ -175,8 +175,8 @@ class Spread:
         known = deal_of(q) if deal is None else deal
         if known is not None:
             check_deal(where, known, self._own_deal)
-        chosen = mask or (self.mask if deal is None else deal.mask)
-        length = seq_len or chosen.length or (q.shape[dim] * self.world if deal is None else deal.seq_len)
+        call_mask = mask or (self.mask if deal is None else deal.mask)
+        length = seq_len or call_mask.length or (q.shape[dim] * self.world if deal is None else deal.seq_len)
         if isinstance(length, int) and not 0 <= length < 2**63:
             raise InvalidArgument(
                 f"{where}: {count_of(length, 'token')}; a sequence of 0 to 2^56 tokens is required"
@@ -187,13 +187,13 @@ class Spread:
                 f"{known.seq_len}; equal lengths are required"
             )
         if self.layout == "balanced" and self.world > 1:
-            self._check_balanced(where, chosen, length, known)
+            self._check_balanced(where, call_mask, length, known)
         if known is None and not torch.compiler.is_compiling():
             self._check_dealers(where)
             # Numbers of each rank that are no tokens may be gathered too.
-            if not seq_len and not chosen.length and where != "unshard":
+            if not seq_len and not call_mask.length and where != "unshard":
                 self._check_length(where, length)
-        return chosen, length
+        return call_mask, length
 
     def _check_length(self, where: str, length: int) -> None:
         """Raises `InvalidArgument` if a length that nobody has said is none of those that were dealt."""

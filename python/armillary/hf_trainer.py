@@ -60,9 +60,9 @@ class Trainer(transformers.Trainer):
                 "need a loop of their own, as in examples/python/fsdp2_context_parallel.py"
             )
         check_overrides(type(self), Trainer)
-        given = inspect.signature(transformers.Trainer.__init__).bind(self, *args, **settings).arguments
-        if given.get("args") is not None:
-            check_arguments(given["args"])
+        arguments = inspect.signature(transformers.Trainer.__init__).bind(self, *args, **settings).arguments
+        if arguments.get("args") is not None:
+            check_arguments(arguments["args"])
         self.sp = sp
         self.installation: Any = None
         self._checks_first_batch = check_first_batch

@@ -22,8 +22,8 @@ def _check(logits: Tensor, labels: Tensor, reduce: str) -> None:
         raise InvalidArgument(
             f"loss: reduce is {reduce!r}; 'mean' or 'sum' of gradients over ranks is required"
         )
-    for name, given in (("logits", logits), ("labels", labels)):
-        check_strided(f"loss: {name}", given)
+    for name, tensor in (("logits", logits), ("labels", labels)):
+        check_strided(f"loss: {name}", tensor)
     if labels.device != logits.device:
         raise InvalidArgument(
             f"loss: labels is on {labels.device}, logits on {logits.device}; one device for both is required"

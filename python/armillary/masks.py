@@ -83,19 +83,19 @@ class Mask:
         return f"<armillary.masks.Mask {self}>"
 
 
-def as_mask(given: object) -> Mask:
+def as_mask(mask: object) -> Mask:
     """A mask from a mask, a text, a BlockMask or a dense boolean tensor. Raises `InvalidArgument` for
     anything else."""
-    if isinstance(given, Mask):
-        return given
-    if isinstance(given, str):
-        return parse(given)
-    if isinstance(given, BlockMask):
-        return from_block_mask(given)
-    if isinstance(given, Tensor):
-        return from_dense(given)
+    if isinstance(mask, Mask):
+        return mask
+    if isinstance(mask, str):
+        return parse(mask)
+    if isinstance(mask, BlockMask):
+        return from_block_mask(mask)
+    if isinstance(mask, Tensor):
+        return from_dense(mask)
     raise InvalidArgument(
-        f"mask: a {type(given).__name__} is given; a text such as 'causal', an object of armillary.masks, a "
+        f"mask: a {type(mask).__name__} is given; a text such as 'causal', an object of armillary.masks, a "
         "BlockMask or a boolean tensor [S, S] is required"
     )
 

@@ -128,9 +128,9 @@ class Plan:
 
     def _repr_html_(self) -> str:
         most = max(self.costs, key=lambda cost: cost.sent_bytes)
-        sent = most.sent_bytes / _MIB
+        sent_mib = most.sent_bytes / _MIB
         ranks, steps = count_of(len(self.costs), "rank"), count_of(most.steps, "step")
-        summary = f"{ranks}, {steps}, {sent:.2f} MiB sent by the busiest"
+        summary = f"{ranks}, {steps}, {sent_mib:.2f} MiB sent by the busiest"
         return (
             f"<b>{html.escape(self.strategy)} {self.pass_name}</b>: {summary}"
             f"<pre style='line-height:1.3;overflow-x:auto'>{html.escape(str(self))}</pre>"
@@ -176,10 +176,10 @@ def verify(strategy: str = "ring", *, lower: str = "all", **problem: Unpack[Prob
     fields = _native_problem(problem)
     passes = ["forward", "backward", "replay"]
     forward, *later = _native.make_plans(fields, strategy, passes, lower)
-    found = [one for plan in (forward, *later) for one in plan.verify(20)]
-    if not found:
-        found = [one for plan in later for one in forward.verify_saved(plan, 20)]
-    return Proof(forward.strategy, int(fields["world"]), [Diagnostic(*one) for one in found])
+    problems = [one for plan in (forward, *later) for one in plan.verify(20)]
+    if not problems:
+        problems = [one for plan in later for one in forward.verify_saved(plan, 20)]
+    return Proof(forward.strategy, int(fields["world"]), [Diagnostic(*one) for one in problems])
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ class SequenceParallel(Spread):
         Returns [B, L, H, E], contiguous, or [B, H, L, E]. Raises `InvalidArgument` if the call cannot be
         done, on all ranks if they were asked for different things; `PlanError` if the plan is not exact;
         `CommError` if a peer failed or refused."""
-        given = Options(
+        options = Options(
             scale,
             softcap,
             alibi_slopes,
@@ -123,7 +123,7 @@ class SequenceParallel(Spread):
             deal,
             format,
         )
-        return self._attended(q, k, v, given, with_max=False)[0]
+        return self._attended(q, k, v, options, with_max=False)[0]
 
     def attention_and_max_logits(
         self, q: Tensor, k: Tensor, v: Tensor, **settings: Any
@@ -143,31 +143,31 @@ class SequenceParallel(Spread):
         return self._attended(q, k, v, Options(**settings), with_max=True)
 
     def _attended(
-        self, q: Tensor, k: Tensor, v: Tensor, given: Options, *, with_max: bool
+        self, q: Tensor, k: Tensor, v: Tensor, options: Options, *, with_max: bool
     ) -> tuple[Tensor, Tensor]:
         """Output and largest logits; no logits unless they are asked for."""
         with self._refusals():
             qkv = {"q": q, "k": k, "v": v}
-            check_call(given.format, qkv, {"alibi_slopes": given.alibi_slopes, "sinks": given.sinks})
-            if given.format == "BHLD":
+            check_call(options.format, qkv, {"alibi_slopes": options.alibi_slopes, "sinks": options.sinks})
+            if options.format == "BHLD":
                 q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-            check_options(given)
+            check_options(options)
             text, length = self._mask_of(
-                q, given.mask, given.cu_seqlens, given.seq_len, given.deal, given.kv_seq_len
+                q, options.mask, options.cu_seqlens, options.seq_len, options.deal, options.kv_seq_len
             )
-            kv_length = self._kv_length(k, given, length)
+            kv_length = self._kv_length(k, options, length)
         results = torch.ops.armillary.attention_forward(
             q,
             k,
             v,
-            given.sinks,
-            given.alibi_slopes,
-            self._digest(given.deal, q, length),
+            options.sinks,
+            options.alibi_slopes,
+            self._digest(options.deal, q, length),
             with_max,
-            *self._call(given, text, (length, kv_length), q.shape[-1]),
+            *self._call(options, text, (length, kv_length), q.shape[-1]),
         )
         out: Tensor = results[0]
-        return out.transpose(1, 2) if given.format == "BHLD" else out, results[6]
+        return out.transpose(1, 2) if options.format == "BHLD" else out, results[6]
 
     def begin(self, *, heads: int, value_dim: int | None = None, **settings: Any) -> AttentionInProgress:
         """A call of `attention` that takes K, V and Q one by one: K and V travel while the next is computed.
@@ -187,24 +187,24 @@ class SequenceParallel(Spread):
         with self._refusals():
             return AttentionInProgress(self, heads, value_dim, settings)
 
-    def _kv_length(self, k: Tensor, given: Options, length: int) -> int:
+    def _kv_length(self, k: Tensor, call: Options, length: int) -> int:
         """Tokens of the sequence of keys. Raises `InvalidArgument` if they were dealt otherwise, or if it is
         not said which of them a query sees."""
-        if given.kv_seq_len is None:
+        if call.kv_seq_len is None:
             return length
-        if given.mask is None or given.cu_seqlens is not None or self.layout == "balanced":
+        if call.mask is None or call.cu_seqlens is not None or self.layout == "balanced":
             raise InvalidArgument(
-                f"attention: kv_seq_len is {given.kv_seq_len}, with layout {self.layout}, mask {given.mask}, "
-                f"cu_seqlens {given.cu_seqlens is not None}; a mask of the call, such as 'full', without "
+                f"attention: kv_seq_len is {call.kv_seq_len}, with layout {self.layout}, mask {call.mask}, "
+                f"cu_seqlens {call.cu_seqlens is not None}; a mask of the call, such as 'full', without "
                 "cu_seqlens, and a layout of all masks, such as zigzag, are required"
             )
         known = deal_of(k)
-        if known is not None and check_deal("attention", known, self._own_deal).seq_len != given.kv_seq_len:
+        if known is not None and check_deal("attention", known, self._own_deal).seq_len != call.kv_seq_len:
             raise InvalidArgument(
-                f"attention: kv_seq_len is {given.kv_seq_len}, and k was dealt from {known.seq_len} tokens; "
+                f"attention: kv_seq_len is {call.kv_seq_len}, and k was dealt from {known.seq_len} tokens; "
                 "equal lengths are required"
             )
-        return given.kv_seq_len
+        return call.kv_seq_len
 
     def patch_sdpa(
         self, *, mask: str | Mask | None = None, seq_len: int | None = None, deal: Deal | None = None

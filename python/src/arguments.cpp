@@ -81,7 +81,7 @@ Call call_of(const std::string& text) {
   options.layout = plan::parse_layout(lines.value("layout"));
   const std::int64_t q_len = lines.integer("q_len");
   const std::int64_t kv_len = lines.integer("kv_len");
-  options.wire = plan::parse_wire(lines.value("wire"));
+  options.transfer_dtype = plan::parse_transfer_dtype(lines.value("wire"));
   options.scale = lines.number("scale");
   options.softcap = lines.optional_number("softcap");
   options.dropout.p = lines.number("dropout");
@@ -114,13 +114,13 @@ at::Tensor tensor_or_none(const c10::IValue& value) {
 
 std::uint64_t number_of(const c10::IValue& value) {
   if (value.isNone()) return 0;
-  const at::Tensor& given = value.toTensor();
-  if (given.numel() != 1 || given.scalar_type() != at::kLong || !given.is_cpu()) {
+  const at::Tensor& tensor = value.toTensor();
+  if (tensor.numel() != 1 || tensor.scalar_type() != at::kLong || !tensor.is_cpu()) {
     fail<InvalidArgument>(
         "attention: sequence is {} of {} numbers on {}; one Long on cpu is required",
-        at::toString(given.scalar_type()), given.numel(), given.device().str());
+        at::toString(tensor.scalar_type()), tensor.numel(), tensor.device().str());
   }
-  return static_cast<std::uint64_t>(*given.const_data_ptr<std::int64_t>());
+  return static_cast<std::uint64_t>(*tensor.const_data_ptr<std::int64_t>());
 }
 
 }  // namespace armillary::python

@@ -200,8 +200,8 @@ Tensors refuse_second_derivative(const attention::Unpack& /*saved*/, const at::T
 struct NodeInputs {
   NodeInputs(Stack& stack, std::size_t tensor_count, std::size_t rest_count)
       : rest(take(stack, rest_count)) {
-    if (const at::Tensor given = tensor_or_none(take(stack, 1).front()); given.defined()) {
-      sinks = given;
+    if (const at::Tensor argument = tensor_or_none(take(stack, 1).front()); argument.defined()) {
+      sinks = argument;
     }
     for (const IValue& value : take(stack, tensor_count)) tensors.push_back(value.toTensor());
   }
@@ -237,10 +237,10 @@ void backward_autograd(const c10::OperatorHandle& /*op*/, Stack* stack) {
 /// slopes stay what they are, for they join scores in fp32.
 void forward_autocast(const c10::OperatorHandle& op, Stack* stack) {
   const c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);
-  const at::ScalarType wanted = at::autocast::get_autocast_dtype(at::kCPU);
+  const at::ScalarType dtype = at::autocast::get_autocast_dtype(at::kCPU);
   const auto inputs = stack->end() - kCallArguments - kInputs;
-  for (auto given = inputs; given != inputs + 3; ++given) {
-    *given = at::autocast::cached_cast(wanted, given->toTensor(), at::kCPU);
+  for (auto argument = inputs; argument != inputs + 3; ++argument) {
+    *argument = at::autocast::cached_cast(dtype, argument->toTensor(), at::kCPU);
   }
   op.callBoxed(stack);
 }

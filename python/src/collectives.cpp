@@ -26,16 +26,16 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor) {
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
 }
 
-at::Tensor gather_over_ranks(const at::Tensor& given, std::string group, double timeout_s) {
+at::Tensor gather_over_ranks(const at::Tensor& tensor, std::string group, double timeout_s) {
   return with_python_errors([&] {
     at::Tensor all;
     on_group({.name = group, .timeout_s = timeout_s}, [&](comm::Communicator& comm) {
       runtime::or_abort(comm, [&] {
-        if (!given.device().is_cpu()) {
+        if (!tensor.device().is_cpu()) {
           fail<InvalidArgument>("gather: a tensor on {}; one on the CPU is required",
-                                given.device().str());
+                                tensor.device().str());
         }
-        const at::Tensor mine = given.contiguous();
+        const at::Tensor mine = tensor.contiguous();
         std::vector<std::int64_t> sizes{comm.world()};
         sizes.insert(sizes.end(), mine.sizes().begin(), mine.sizes().end());
         all = at::empty(sizes, mine.options());

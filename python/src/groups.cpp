@@ -35,11 +35,11 @@ using Clock = std::chrono::steady_clock;
 constexpr double kTelling = 10;  // seconds
 
 /// A group that was used. `comm` is null before the first use and after a failure.
-struct Member {
-  explicit Member(const Strong& group) : group(group), id(id_of(group)) {}
-  Member(const Member&) = delete;
-  Member& operator=(const Member&) = delete;
-  ~Member() { drop("armillary: the group of the call was left"); }
+struct GroupMember {
+  explicit GroupMember(const Strong& group) : group(group), id(id_of(group)) {}
+  GroupMember(const GroupMember&) = delete;
+  GroupMember& operator=(const GroupMember&) = delete;
+  ~GroupMember() { drop("armillary: the group of the call was left"); }
   const Weak group;
   const std::uintptr_t id;
   std::mutex mutex;  ///< Held during a use; guards all that follows.
@@ -59,7 +59,7 @@ struct Member {
 struct Registry {
   const pid_t process = getpid();
   std::mutex mutex;
-  std::map<std::string, std::shared_ptr<Member>> members;
+  std::map<std::string, std::shared_ptr<GroupMember>> members;
 };
 
 /// The registry of this process. A forked child starts with an empty one: the threads of the
@@ -100,15 +100,15 @@ void expect_own(const Strong& group, const std::string& name) {
 }
 
 /// The member of a group, a new one if the process group is not that of the last use.
-std::shared_ptr<Member> find(const std::string& name) {
+std::shared_ptr<GroupMember> find(const std::string& name) {
   const Strong group = name.empty() ? Strong() : resolve(name);
   if (group) expect_own(group, name);
-  std::shared_ptr<Member> stale;  // Closed after the lock is free.
+  std::shared_ptr<GroupMember> stale;  // Closed after the lock is free.
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  std::shared_ptr<Member>& member = all.members[name];
+  std::shared_ptr<GroupMember>& member = all.members[name];
   if (member && (name.empty() || member->group.lock() == group)) return member;
-  stale = std::exchange(member, std::make_shared<Member>(group));
+  stale = std::exchange(member, std::make_shared<GroupMember>(group));
   return member;
 }
 
@@ -122,7 +122,7 @@ std::string failure_of(comm::Communicator& comm) {
   }
 }
 
-void join(Member& member, const GroupUse& use) {
+void join(GroupMember& member, const GroupUse& use) {
   if (use.name.empty()) {
     member.comm = comm::make_solo();
     return;
@@ -136,7 +136,7 @@ void join(Member& member, const GroupUse& use) {
 }
 
 /// Joins the group if this rank has no end of it, or one that the others have left.
-void join_if_left(Member& member, const GroupUse& use) {
+void join_if_left(GroupMember& member, const GroupUse& use) {
   std::string before;
   if (member.joined != nullptr && member.joined->is_left()) {
     before = failure_of(*member.comm);
@@ -153,13 +153,13 @@ void join_if_left(Member& member, const GroupUse& use) {
 
 /// The text that ends a call of a group that has failed: the reason of another rank without the
 /// message that this one waited for, which has no part in it; else nothing.
-std::string reason_of_peer(Member& member) {
+std::string reason_of_peer(GroupMember& member) {
   const bool is_told = member.joined != nullptr && member.joined->is_told();
   return is_told ? failure_of(*member.comm) : "";
 }
 
 /// Ends a call in which the group failed.
-void drop_failed(Member& member, const GroupUse& use, Clock::time_point begin) {
+void drop_failed(GroupMember& member, const GroupUse& use, Clock::time_point begin) {
   if (member.joined != nullptr) {
     const std::chrono::duration<double> spent = Clock::now() - begin;
     member.joined->wait_told(std::min(use.timeout_s - spent.count(), kTelling));
@@ -168,7 +168,7 @@ void drop_failed(Member& member, const GroupUse& use, Clock::time_point begin) {
 }
 
 /// Whether a use goes on with the call that is in progress. @throws CommError if that was dropped.
-bool goes_on_with_call(const Member& member, const GroupUse& use) {
+bool goes_on_with_call(const GroupMember& member, const GroupUse& use) {
   if (!use.call) return false;
   use.call->check_in_progress();
   if (member.call == use.call) return true;
@@ -177,7 +177,7 @@ bool goes_on_with_call(const Member& member, const GroupUse& use) {
 }
 
 /// Ends the call that is in progress, for another use has come.
-void refuse_beside_call(Member& member) {
+void refuse_beside_call(GroupMember& member) {
   const std::string failure = failure_of(*member.comm);
   if (!failure.empty()) throw CommError(failure);
   const std::string text = fmt::format(
@@ -189,7 +189,7 @@ void refuse_beside_call(Member& member) {
 }
 
 /// The use of a member whose mutex is held. `goes_on`: with the call that is in progress.
-void use_member(Member& member, const GroupUse& use, bool goes_on,
+void use_member(GroupMember& member, const GroupUse& use, bool goes_on,
                 const std::function<void(comm::Communicator&)>& action) {
   const Clock::time_point begin = Clock::now();
   if (member.call && member.call->is_over()) member.call.reset();
@@ -215,14 +215,14 @@ void use_member(Member& member, const GroupUse& use, bool goes_on,
 }  // namespace
 
 void on_group(const GroupUse& use, const std::function<void(comm::Communicator&)>& action) {
-  const std::shared_ptr<Member> member = find(use.name);
+  const std::shared_ptr<GroupMember> member = find(use.name);
   const std::lock_guard lock(member->mutex);
   use_member(*member, use, goes_on_with_call(*member, use), action);
 }
 
 std::shared_ptr<attention::AttentionInProgress> begin_on_group(const GroupUse& use,
                                                                const Begin& begin) {
-  const std::shared_ptr<Member> member = find(use.name);
+  const std::shared_ptr<GroupMember> member = find(use.name);
   const std::lock_guard lock(member->mutex);
   use_member(*member, use, false, [&](comm::Communicator& comm) {
     member->call = std::make_shared<attention::AttentionInProgress>(begin(comm));
@@ -234,7 +234,7 @@ void refuse_on_group(const GroupUse& use, const std::string& text) {
   const GroupUse told{
       .name = use.name, .timeout_s = std::min(use.timeout_s, kTelling), .call = use.call};
   try {
-    const std::shared_ptr<Member> member = find(use.name);
+    const std::shared_ptr<GroupMember> member = find(use.name);
     const std::lock_guard lock(member->mutex);
     const bool goes_on = !use.call || goes_on_with_call(*member, use);
     use_member(*member, told, goes_on, [&](comm::Communicator& comm) {
@@ -259,19 +259,19 @@ GroupSize size_of_group(const std::string& name) {
 }
 
 void leave_groups() {
-  std::map<std::string, std::shared_ptr<Member>> left;  // Closed after the lock is free.
+  std::map<std::string, std::shared_ptr<GroupMember>> left;  // Closed after the lock is free.
   const std::lock_guard lock(registry().mutex);
   left.swap(registry().members);
 }
 
 void leave_group(const std::string& name, std::uintptr_t id) {
-  std::shared_ptr<Member> left;  // Closed after the lock is free.
+  std::shared_ptr<GroupMember> left;  // Closed after the lock is free.
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
-  const auto found = all.members.find(name);
-  if (found == all.members.end() || found->second->id != id) return;
-  left = std::move(found->second);
-  all.members.erase(found);
+  const auto entry = all.members.find(name);
+  if (entry == all.members.end() || entry->second->id != id) return;
+  left = std::move(entry->second);
+  all.members.erase(entry);
 }
 
 }  // namespace armillary::python

@@ -35,15 +35,15 @@ std::vector<plan::Plan> make_plans(const plan::Problem& problem, const std::stri
                                    const std::vector<std::string>& passes,
                                    const std::string& lower) {
   const auto lowerings = plan::parse_lowerings(lower);
-  std::vector<plan::Pass> wanted;
-  wanted.reserve(passes.size());
+  std::vector<plan::Pass> directions;
+  directions.reserve(passes.size());
   for (const std::string& name : passes) {
-    wanted.push_back(name == "forward"    ? plan::Pass::Forward
-                     : name == "backward" ? plan::Pass::Backward
-                                          : plan::Pass::Replay);
+    directions.push_back(name == "forward"    ? plan::Pass::Forward
+                         : name == "backward" ? plan::Pass::Backward
+                                              : plan::Pass::Replay);
   }
   std::vector<plan::Plan> plans =
-      plan::make_plans(problem, tune::strategy_of(strategy, problem), wanted);
+      plan::make_plans(problem, tune::strategy_of(strategy, problem), directions);
   for (plan::Plan& plan : plans) plan = plan::lower(std::move(plan), lowerings);
   return plans;
 }
@@ -65,9 +65,10 @@ py::list traffic(const plan::Plan& plan) {
   return ranks;
 }
 
-py::list diagnostics_of(const std::vector<plan::Diagnostic>& found) {
+py::list diagnostics_of(const std::vector<plan::Diagnostic>& diagnostics) {
   py::list list;
-  for (const plan::Diagnostic& d : found) list.append(py::make_tuple(d.rank, d.op, d.rule, d.text));
+  for (const plan::Diagnostic& d : diagnostics)
+    list.append(py::make_tuple(d.rank, d.op, d.rule, d.text));
   return list;
 }
 
@@ -87,18 +88,18 @@ py::list shards(const plan::Problem& problem) {
 }
 
 /// Reads a problem of Python, and makes it without Python's lock: its mask may be long.
-plan::Problem make_problem(const py::dict& given) {
-  const auto number = [&](const char* key) { return given[key].cast<std::int64_t>(); };
-  const auto text = [&](const char* key) { return given[key].cast<std::string>(); };
-  plan::Problem problem{.world = given["world"].cast<int>(),
+plan::Problem make_problem(const py::dict& fields) {
+  const auto number = [&](const char* key) { return fields[key].cast<std::int64_t>(); };
+  const auto text = [&](const char* key) { return fields[key].cast<std::string>(); };
+  plan::Problem problem{.world = fields["world"].cast<int>(),
                         .batch = number("batch"),
-                        .heads = given["heads"].cast<int>(),
-                        .kv_heads = given["kv_heads"].cast<int>(),
-                        .head_dim = given["head_dim"].cast<int>(),
-                        .value_dim = given["value_dim"].cast<int>(),
+                        .heads = fields["heads"].cast<int>(),
+                        .kv_heads = fields["kv_heads"].cast<int>(),
+                        .head_dim = fields["head_dim"].cast<int>(),
+                        .value_dim = fields["value_dim"].cast<int>(),
                         .dtype = plan::parse_dtype(text("dtype")),
                         .layout = plan::parse_layout(text("layout")),
-                        .wire = plan::parse_wire(text("wire"))};
+                        .transfer_dtype = plan::parse_transfer_dtype(text("wire"))};
   const plan::Lengths lengths{number("q_len"), number("kv_len")};
   const std::string mask = text("mask");
   const py::gil_scoped_release no_gil;
@@ -175,9 +176,9 @@ void bind_plans(py::module_& module) {
       "make_plans",
       [](const py::dict& problem, const std::string& strategy,
          const std::vector<std::string>& passes, const std::string& lower) {
-        const plan::Problem asked = make_problem(problem);
+        const plan::Problem question = make_problem(problem);
         const py::gil_scoped_release no_gil;
-        return make_plans(asked, strategy, passes, lower);
+        return make_plans(question, strategy, passes, lower);
       },
       py::arg("problem"), py::arg("strategy"), py::arg("passes"), py::arg("lower"));
   module.def(
@@ -196,20 +197,20 @@ void bind_plan(py::module_& module) {
   module.def(
       "check_strategy",
       [](const py::dict& problem, const std::string& strategy) {
-        const plan::Problem asked = make_problem(problem);
+        const plan::Problem question = make_problem(problem);
         const py::gil_scoped_release no_gil;
-        const plan::Strategy parsed = tune::strategy_of(strategy, asked);
-        plan::check_legal(asked, parsed);
+        const plan::Strategy parsed = tune::strategy_of(strategy, question);
+        plan::check_legal(question, parsed);
         return to_string(parsed);
       },
       py::arg("problem"), py::arg("strategy"));
   module.def(
       "legal_strategies",
       [](const py::dict& problem) {
-        const plan::Problem asked = make_problem(problem);
+        const plan::Problem question = make_problem(problem);
         const py::gil_scoped_release no_gil;
         std::vector<std::string> texts;
-        for (const auto& one : plan::legal_strategies(asked)) {
+        for (const auto& one : plan::legal_strategies(question)) {
           texts.push_back(to_string(one));
         }
         return texts;
@@ -217,10 +218,11 @@ void bind_plan(py::module_& module) {
       py::arg("problem"));
   module.def(
       "check_settings",
-      [](const std::string& strategy, const std::string& layout, const std::string& wire) {
+      [](const std::string& strategy, const std::string& layout,
+         const std::string& transfer_dtype) {
         tune::check_strategy_text(strategy);
         plan::parse_layout(layout);
-        plan::parse_wire(wire);
+        plan::parse_transfer_dtype(transfer_dtype);
       },
       py::arg("strategy"), py::arg("layout"), py::arg("wire"));
   module.def("strategies", [] {

@@ -20,7 +20,7 @@ namespace {
 std::vector<std::vector<std::int64_t>> saved_shapes(const py::dict& shape,
                                                     const std::string& text) {
   const auto number = [&](const char* key) { return shape[key].cast<std::int64_t>(); };
-  const attention::AttentionShape asked{.batch = number("batch"),
+  const attention::AttentionShape sizes{.batch = number("batch"),
                                         .q_tokens = number("q_tokens"),
                                         .kv_tokens = number("kv_tokens"),
                                         .heads = number("heads"),
@@ -31,7 +31,7 @@ std::vector<std::vector<std::int64_t>> saved_shapes(const py::dict& shape,
   const Call call = call_of(text);
   const GroupSize group = size_of_group(call.group.name);
   const attention::SavedForm form =
-      attention::saved_form(asked, {group.rank, group.world}, call.options);
+      attention::saved_form(sizes, {group.rank, group.world}, call.options);
   std::vector<std::vector<std::int64_t>> shapes;
   for (std::size_t i = 0; i < form.shapes.size(); ++i) {
     shapes.push_back(form.is_own[i] ? form.shapes[i] : std::vector<std::int64_t>{});

@@ -45,8 +45,8 @@ def errors_against_one_device(sp, mask, layout_format="BLHD", **features):
     got = [out.detach(), *(x.grad for x in mine)]
     if layout_format == "BHLD":
         got = [x.transpose(1, 2) for x in got]
-    wanted = [expected.detach()[:, at], *(x.grad[:, at] for x in whole)]
-    return [reference.relative_error(a, b) for a, b in zip(got, wanted, strict=True)]
+    exact = [expected.detach()[:, at], *(x.grad[:, at] for x in whole)]
+    return [reference.relative_error(a, b) for a, b in zip(got, exact, strict=True)]
 
 
 def every_strategy_and_mask(rank, world):
@@ -99,8 +99,8 @@ def other_ways(rank, world):
     packed = MASKS["documents"]
     worst = {}
 
-    def compare(name, out, wanted):
-        worst[name] = reference.relative_error(out, wanted)
+    def compare(name, out, exact):
+        worst[name] = reference.relative_error(out, exact)
 
     # Dropped probabilities are those of one device, and others for another step.
     dropped = {"dropout": 0.3, "dropout_seed": 5}
@@ -109,18 +109,18 @@ def other_ways(rank, world):
     another = sp.attention(*mine, dropout_step=1, **dropped)
     worst["another step"] = 0.0 if not torch.allclose(another, out) else 1.0
 
-    wanted = sp.attention(*mine, mask=packed)
+    exact = sp.attention(*mine, mask=packed)
     for dtype in (torch.int32, torch.int64):
         begins = torch.tensor([0, 3, 13, 24], dtype=dtype)
-        compare(f"cu_seqlens {dtype}", sp.attention(*mine, cu_seqlens=begins), wanted)
+        compare(f"cu_seqlens {dtype}", sp.attention(*mine, cu_seqlens=begins), exact)
     block_mask = create_block_mask(
         lambda b, h, q, k: (IDS[q] == IDS[k]) & (q >= k), None, None, TOKENS, TOKENS, device="cpu"
     )
-    compare("a BlockMask", sp.attention(*mine, mask=block_mask), wanted)
+    compare("a BlockMask", sp.attention(*mine, mask=block_mask), exact)
     dense = reference.dense_mask(packed, TOKENS)
-    compare("a dense mask", sp.attention(*mine, mask=dense), wanted)
+    compare("a dense mask", sp.attention(*mine, mask=dense), exact)
     batch = sp.shard(ids=torch.zeros(2, TOKENS), document_ids=IDS.expand(2, -1))
-    compare("document_ids", sp.attention(*mine, mask=batch.mask), wanted)
+    compare("document_ids", sp.attention(*mine, mask=batch.mask), exact)
 
     plain = sp.attention(*mine)
     strided = [torch.stack([x, -x], -1)[..., 0] for x in mine]
@@ -157,8 +157,8 @@ def cross(rank, world):
         k, v = (torch.cat([x, x.flip(2) / 2], 1)[:, :kv_tokens].contiguous() for x in (k, v))
         whole = [x.requires_grad_() for x in (q, k, v)]
         sees = dense(TOKENS, kv_tokens)
-        wanted = reference.attention(*whole, sees)
-        wanted.backward(dout)
+        exact = reference.attention(*whole, sees)
+        exact.backward(dout)
         scores = torch.einsum("bqhd,bkhd->hbqk", q, k.repeat_interleave(2, 2)) / 8**0.5
         largest = scores.masked_fill(~sees, float("-inf")).flatten(1).amax(1).detach()
         at, kv_at = sp.positions(TOKENS), sp.positions(kv_tokens)
@@ -166,7 +166,7 @@ def cross(rank, world):
         out, logits = sp.attention_and_max_logits(*mine, mask=mask, seq_len=TOKENS, kv_seq_len=kv_tokens)
         plain = sp.attention(*mine, mask=mask, seq_len=TOKENS, kv_seq_len=kv_tokens)
         out.backward(dout[:, at])
-        pairs = [(out, wanted[:, at]), (plain, out), (logits, largest)]
+        pairs = [(out, exact[:, at]), (plain, out), (logits, largest)]
         pairs += [(a.grad, b.grad[:, p]) for a, b, p in zip(mine, whole, (at, kv_at, kv_at), strict=True)]
         case = (kv_tokens, mask, strategy)
         worst[case] = max(reference.relative_error(a.detach(), b.detach()) for a, b in pairs)

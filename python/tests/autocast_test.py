@@ -17,8 +17,8 @@ FACTOR = 2.5  # error of a narrow dtype, over that of one device
 
 def tensors(dtypes, device_dtype=None):
     generator = torch.Generator().manual_seed(3)
-    made = [torch.randn(2, TOKENS, 2, 8, generator=generator).to(dtype) for dtype in dtypes]
-    return [x.to(device_dtype or x.dtype).requires_grad_() for x in made]
+    inputs = [torch.randn(2, TOKENS, 2, 8, generator=generator).to(dtype) for dtype in dtypes]
+    return [x.to(device_dtype or x.dtype).requires_grad_() for x in inputs]
 
 
 def sdpa(q, k, v):
@@ -40,16 +40,16 @@ def ways(sp, dtypes, narrow):
         with sp.patch_sdpa():
             return sdpa(q, k, v)
 
-    found = {"attention": sp.attention, "patch_sdpa": patched}
+    answers = {"attention": sp.attention, "patch_sdpa": patched}
     if narrow == BF16 and dtypes == INPUTS[1]:  # a graph of each takes seconds
-        found["compiled"] = torch.compile(sp.attention, backend="aot_eager", fullgraph=True)
-    return found
+        answers["compiled"] = torch.compile(sp.attention, backend="aot_eager", fullgraph=True)
+    return answers
 
 
 def under_autocast(rank, world):
     """Errors over their bounds, of results whose dtypes are those of one device."""
     sp = armillary.SequenceParallel(strategy="usp:u=2")
-    at, found = sp.positions(TOKENS), {}
+    at, answers = sp.positions(TOKENS), {}
     for dtypes, narrow in itertools.product(INPUTS, (BF16, F16)):
         exact = results(sdpa, tensors(dtypes, F64))
         one = results(sdpa, tensors(dtypes), narrow)
@@ -59,17 +59,17 @@ def under_autocast(rank, world):
             case = (name, *(str(dtype) for dtype in (*dtypes, narrow)))
             assert [x.dtype for x in got] == [x.dtype for x in one], case
             least = max(torch.finfo(got[0].dtype).eps / 2, 1e-13)
-            found[case] = max(
+            answers[case] = max(
                 reference.relative_error(a, c[:, at]) / (FACTOR * max(reference.relative_error(b, c), least))
                 for a, b, c in zip(got, one, exact, strict=True)
             )
-    return found
+    return answers
 
 
 def test_dtypes_and_values_are_those_of_one_device():
-    for rank, found in enumerate(ranks.run(2, under_autocast)):
-        assert len(found) == 21
-        for case, ratio in found.items():
+    for rank, answers in enumerate(ranks.run(2, under_autocast)):
+        assert len(answers) == 21
+        for case, ratio in answers.items():
             assert ratio <= 1, f"rank {rank}, {case}: {ratio} of the bound"
 
 
@@ -81,9 +81,9 @@ def test_sinks_and_slopes_keep_their_dtype():
     with torch.autocast("cpu", BF16):
         out = sp.attention(*inputs, **features)
     narrow = [x.detach().to(BF16).requires_grad_() for x in inputs]
-    wanted = sp.attention(*narrow, **features)
-    assert torch.equal(out, wanted)
+    expected = sp.attention(*narrow, **features)
+    assert torch.equal(out, expected)
     got = torch.autograd.grad(out.float().square().sum(), [*inputs, sinks])
-    by_hand = torch.autograd.grad(wanted.float().square().sum(), [*narrow, sinks])
+    by_hand = torch.autograd.grad(expected.float().square().sum(), [*narrow, sinks])
     assert [x.dtype for x in got] == [F32] * 4
     assert all(torch.equal(a, b.float()) for a, b in zip(got, by_hand, strict=True))

@@ -86,8 +86,8 @@ def main(report):
     batch = hf_models.batch(packed=True)
     whole = {name: batch[name] for name in ("input_ids", "labels")}
     model = hf_models.build("mistral")
-    found = {name: armillary.check(longer(kind, rope), whole, sp) for name, (kind, rope) in LONGER.items()}
-    found |= {
+    reports = {name: armillary.check(longer(kind, rope), whole, sp) for name, (kind, rope) in LONGER.items()}
+    reports |= {
         "mistral": armillary.check(model, batch, sp, report=report),
         "bf16": armillary.check(hf_models.build("gemma2", torch.bfloat16), batch, sp),
         "own": armillary.check(Leaky(leaks=False), whole, sp, run=run),
@@ -95,7 +95,7 @@ def main(report):
         "scaled": armillary.check(model, batch, sp, run=wrong_scale(model, sp)),
     }
     if dist.get_rank() == 0:
-        print(json.dumps({name: json.loads(one.to_json()) for name, one in found.items()}))
+        print(json.dumps({name: json.loads(one.to_json()) for name, one in reports.items()}))
     armillary.leave_groups()
     dist.destroy_process_group()
 

@@ -52,14 +52,14 @@ def failed(report):
 
 def test_over_ranks(tmp_path):
     path = tmp_path / "report.txt"
-    found = json.loads(launched.forked(2, "check_ranks.py", str(path)).splitlines()[-1])
+    reports = json.loads(launched.forked(2, "check_ranks.py", str(path)).splitlines()[-1])
     rows = ["loss", "gradients", "attention outputs", "leak", "determinism"]
     for name in ("mistral", "bf16", "dynamic", "complex", "longrope", "phimoe"):
-        assert found[name]["ok"], found[name]
-        assert [row["name"] for row in found[name]["rows"]] == [*rows[:2], "logits", *rows[2:]]
-    assert found["own"]["ok"] and [row["name"] for row in found["own"]["rows"]] == rows
-    assert "leak" in failed(found["leaky"]), found["leaky"]
-    assert "attention outputs" in failed(found["scaled"]), found["scaled"]
+        assert reports[name]["ok"], reports[name]
+        assert [row["name"] for row in reports[name]["rows"]] == [*rows[:2], "logits", *rows[2:]]
+    assert reports["own"]["ok"] and [row["name"] for row in reports["own"]["rows"]] == rows
+    assert "leak" in failed(reports["leaky"]), reports["leaky"]
+    assert "attention outputs" in failed(reports["scaled"]), reports["scaled"]
     assert "equal to one device" in path.read_text() and "2 ranks" in path.read_text()
 
 
@@ -103,13 +103,13 @@ def test_recipes_are_refused_by_name(tmp_path, capsys, recipe, match):
 def test_keys_of_recipes_are_those_of_the_program():
     folders = [pathlib.Path(__file__).parents[2] / "armillary" / name for name in ("model", "train")]
     sources = [one for folder in folders for one in folder.rglob("*.cpp")]
-    wanted = {key for one in sources for key in re.findall(r'\{"(\w+)",\s*&\w+\.\w+', one.read_text())}
-    assert {key for keys in KEYS.values() for key in keys.split()} == wanted | {"hf_folder"}
+    expected = {key for one in sources for key in re.findall(r'\{"(\w+)",\s*&\w+\.\w+', one.read_text())}
+    assert {key for keys in KEYS.values() for key in keys.split()} == expected | {"hf_folder"}
 
 
 def test_the_shape_of_a_recipe_is_that_of_the_program():
-    given = {"name": "llama", "dim": 64, "n_heads": 8, "n_kv_heads": 0, "norm_eps": 1e-3}
-    config = _config_of(given | {"hidden_dim": 48, "enable_weight_tying": True}, 16)
+    keys = {"name": "llama", "dim": 64, "n_heads": 8, "n_kv_heads": 0, "norm_eps": 1e-3}
+    config = _config_of(keys | {"hidden_dim": 48, "enable_weight_tying": True}, 16)
     assert (config.num_key_value_heads, config.intermediate_size) == (8, 48)
     assert config.rms_norm_eps == 1e-3 and config.tie_word_embeddings
     # As llama_test.cpp has them.

@@ -42,11 +42,11 @@ def both_passes(function, inputs, forward_only):
     return [out.detach(), *torch.autograd.grad(out.sum(), inputs)]
 
 
-def is_close(sp, got, wanted, dtype):
+def is_close(sp, got, expected, dtype):
     forward, backward = (bound * (sp.world if dtype == torch.bfloat16 else 1) for bound in TOLERANCES[dtype])
     bounds = [forward, backward, backward, backward]
     wholes = [sp.unshard(x, dim=2) for x in got]
-    return all(torch.allclose(a, b, atol=c) for a, b, c in zip(wanted, wholes, bounds, strict=False))
+    return all(torch.allclose(a, b, atol=c) for a, b, c in zip(expected, wholes, bounds, strict=False))
 
 
 def attention_of(sp, compiled):
@@ -60,12 +60,12 @@ def attention_of(sp, compiled):
 
 def sdpa(rank, world):
     """test_ring_attention_sdpa."""
-    found = {}
+    verdicts = {}
     for dtype, is_causal, forward_only in itertools.product(TOLERANCES, (True, False), (True, False)):
         whole = random_qkv(world, dtype)
         one = lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, is_causal=is_causal)  # noqa: E731, B023
         exact = [x.detach().float().requires_grad_() for x in whole]
-        wanted = [x.to(dtype) for x in both_passes(one, exact, forward_only)]
+        expected = [x.to(dtype) for x in both_passes(one, exact, forward_only)]
         for rotation, is_balanced, compiled in itertools.product(ROTATIONS, (True, False), (True, False)):
             if (is_balanced and not is_causal) or (compiled and dtype == torch.bfloat16):
                 continue
@@ -80,8 +80,8 @@ def sdpa(rank, world):
             mine = [x.detach()[:, :, at].requires_grad_() for x in whole]
             got = both_passes(attention_of(sp, compiled), mine, forward_only)
             case = (str(dtype), is_causal, forward_only, rotation, is_balanced, compiled)
-            found[case] = is_close(sp, got, wanted, dtype)
-    return found
+            verdicts[case] = is_close(sp, got, expected, dtype)
+    return verdicts
 
 
 def flex(rank, world):
@@ -93,27 +93,27 @@ def flex(rank, world):
         "causal": lambda b, h, q, k: q >= k,
         "documents": lambda b, h, q, k: (ids[q] == ids[k]) & (q >= k),
     }
-    found = {}
+    verdicts = {}
     for name, mod in mods.items():
         block_mask = create_block_mask(mod, None, None, tokens, tokens, device="cpu", BLOCK_SIZE=32)
         whole = [x.detach() for x in random_qkv(world, torch.float32)]
-        wanted = [flex_attention(*whole, block_mask=block_mask)]
+        expected = [flex_attention(*whole, block_mask=block_mask)]
         for layout in ("contiguous", "zigzag"):
             sp = armillary.SequenceParallel(strategy="allgather", layout=layout, mask=block_mask)
             at = sp.positions(tokens)
             got = [sp.attention(*(x[:, :, at] for x in whole), format="BHLD")]
-            found[name, layout] = is_close(sp, got, wanted, torch.float32)
-    return found
+            verdicts[name, layout] = is_close(sp, got, expected, torch.float32)
+    return verdicts
 
 
 def test_scaled_dot_product_attention():
-    for rank, found in enumerate(ranks.run(4, sdpa)):
-        assert len(found) == (36 if ALL else 30)
-        for case, is_right in found.items():
+    for rank, verdicts in enumerate(ranks.run(4, sdpa)):
+        assert len(verdicts) == (36 if ALL else 30)
+        for case, is_right in verdicts.items():
             assert is_right, f"rank {rank}: {case}"
 
 
 def test_flex_attention():
-    for rank, found in enumerate(ranks.run(4, flex)):
-        for case, is_right in found.items():
+    for rank, verdicts in enumerate(ranks.run(4, flex)):
+        for case, is_right in verdicts.items():
             assert is_right, f"rank {rank}: {case}"

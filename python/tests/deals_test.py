@@ -23,15 +23,15 @@ def balanced(rank, world):
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 2, TOKENS, 2, 4, dtype=torch.float64).unbind(0)
     batch = sp.shard(q=q, k=k, v=v, ids=IDS, document_ids=DOCUMENTS)
-    wanted = reference.attention(q, k, v, reference.dense_mask(masks.documents(LENGTHS), TOKENS))
+    expected = reference.attention(q, k, v, reference.dense_mask(masks.documents(LENGTHS), TOKENS))
     deal, (q, k, v) = batch.deal, (batch[name] for name in "qkv")
     out = sp.attention(q, k, v, deal=deal)
     with sp.patch_sdpa(deal=deal):
         patched = functional.scaled_dot_product_attention(
             *(x.transpose(1, 2) for x in (q, k, v)), is_causal=True
         )
-    found = {
-        "attention": reference.relative_error(sp.unshard(out, deal=deal), wanted),
+    results = {
+        "attention": reference.relative_error(sp.unshard(out, deal=deal), expected),
         "the same mask in other words": reference.relative_error(
             sp.attention(q, k, v, mask=masks.documents(LENGTHS), deal=deal), out
         ),
@@ -42,13 +42,13 @@ def balanced(rank, world):
         ),
     }
     places = sp.positions(TOKENS, batch.mask), sp.positions(TOKENS)
-    found["the masks deal alike"] = float(torch.equal(*places))
-    return found
+    results["the masks deal alike"] = float(torch.equal(*places))
+    return results
 
 
 def test_layout_balanced_deals_by_the_mask_of_the_deal():
-    for rank, found in enumerate(ranks.run(2, balanced)):
-        for case, error in found.items():
+    for rank, results in enumerate(ranks.run(2, balanced)):
+        for case, error in results.items():
             assert error <= 1e-12, f"rank {rank}: {case}: {error}"
 
 
@@ -70,8 +70,8 @@ def digests(rank, world):
 
 
 def test_digests_tell_sequences_apart():
-    for found in ranks.run(2, digests):
-        assert [name for name, same in found.items() if same] == ["the same", "int32"], found
+    for results in ranks.run(2, digests):
+        assert [name for name, same in results.items() if same] == ["the same", "int32"], results
 
 
 def test_a_batch_in_pinned_memory_is_one_of_shards(monkeypatch):

@@ -40,9 +40,9 @@ def fed(sp, q, k, v, **settings):
 def attended(sp, rank):
     """Whether a call on all ranks is right: the group is as good as new."""
     q, k, v, _ = whole = tensors()
-    wanted = reference.attention(q, k, v, reference.dense_mask(MASK, TOKENS))
+    expected = reference.attention(q, k, v, reference.dense_mask(MASK, TOKENS))
     out = sp.attention(*mine(sp, whole)[:3])
-    return reference.relative_error(out.detach(), wanted[:, sp.positions(TOKENS, MASK)]) < 1e-12
+    return reference.relative_error(out.detach(), expected[:, sp.positions(TOKENS, MASK)]) < 1e-12
 
 
 def error_of(action):
@@ -68,23 +68,23 @@ def one_device(sinks):
 def errors_against_one_device(sp, layout_format):
     """Relative errors of out, dq, dk, dv; this rank's share of the sinks' gradient; whether all of them have
     the bits of `attention`."""
-    wanted, _ = one_device(SINKS)
+    expected, _ = one_device(SINKS)
     dout = tensors()[3][:, sp.positions(TOKENS, MASK)]
     results = []
     for is_fed in (True, False):
         q, k, v, _ = mine(sp, tensors())
         sinks = SINKS.clone().requires_grad_()
-        given = [x.transpose(1, 2) if layout_format == "BHLD" else x for x in (q, k, v)]
+        inputs = [x.transpose(1, 2) if layout_format == "BHLD" else x for x in (q, k, v)]
         attend = fed if is_fed else sp.attention
         if is_fed:
-            out = attend(sp, *given, sinks=sinks, format=layout_format)
+            out = attend(sp, *inputs, sinks=sinks, format=layout_format)
         else:
-            out = attend(*given, sinks=sinks, format=layout_format)
+            out = attend(*inputs, sinks=sinks, format=layout_format)
         out = out.transpose(1, 2) if layout_format == "BHLD" else out
         out.backward(dout)
         results.append([out.detach(), q.grad, k.grad, v.grad, sinks.grad])
     at = sp.positions(TOKENS, MASK)
-    errors = [reference.relative_error(a, b[:, at]) for a, b in zip(results[0], wanted, strict=False)]
+    errors = [reference.relative_error(a, b[:, at]) for a, b in zip(results[0], expected, strict=False)]
     return errors, results[0][-1], all(map(torch.equal, *results))
 
 
@@ -92,13 +92,13 @@ SINKS = torch.linspace(-1, 1, 6, dtype=torch.float64)
 
 
 def every_strategy(rank, world):
-    found = {}
+    answers = {}
     for strategy in ("ring", f"attention2d:rows={world}", "ulysses"):
         sp = armillary.SequenceParallel(strategy=strategy, mask=MASK, timeout_s=20)
         for layout_format in ("BLHD", "BHLD"):
-            found[strategy, layout_format] = errors_against_one_device(sp, layout_format)
+            answers[strategy, layout_format] = errors_against_one_device(sp, layout_format)
     sp = armillary.SequenceParallel(strategy="ring", mask=MASK, timeout_s=20)
-    return found, others_of(sp, rank)
+    return answers, others_of(sp, rank)
 
 
 def others_of(sp, rank):
@@ -107,8 +107,8 @@ def others_of(sp, rank):
     right = {}
     q, k, v, _ = mine(sp, whole)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        out, wanted = fed(sp, q, k, v), sp.attention(q, k, v)
-    right["autocast"] = out.dtype == torch.bfloat16 and torch.equal(out, wanted)
+        out, expected = fed(sp, q, k, v), sp.attention(q, k, v)
+    right["autocast"] = out.dtype == torch.bfloat16 and torch.equal(out, expected)
     # Ranks may give all at once.
     one = fed(sp, q, k, v) if rank == 0 else sp.attention(q, k, v)
     right["some ranks alone feed"] = torch.equal(one, sp.attention(q, k, v))
@@ -123,9 +123,9 @@ def checkpointed(sp, rank):
     q, k, v, _ = mine(sp, tensors())
     again = checkpoint(lambda q, k, v: fed(sp, q, k, v), q, k, v, use_reentrant=False)
     again.sum().backward()
-    found, q.grad = q.grad, None
+    gradient, q.grad = q.grad, None
     sp.attention(q, k, v).sum().backward()
-    return torch.equal(found, q.grad)
+    return torch.equal(gradient, q.grad)
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -137,7 +137,7 @@ def test_output_and_gradients_are_those_of_one_device(world):
             assert max(errors) < 1e-12 and same_bits, (name, errors, same_bits)
         assert all(right.values()), right
     for name in results[0][0]:
-        shares = sum(found[name][1] for found, _ in results)
+        shares = sum(answers[name][1] for answers, _ in results)
         assert reference.relative_error(shares, dsinks) < 1e-12, name
 
 
@@ -174,15 +174,15 @@ def sent_before_finish(rank, world):
         deadline = time.monotonic() + 60
         while bytes_sent() - before < k.nbytes / 2 and time.monotonic() < deadline:
             time.sleep(0.01)
-        sent = (bytes_sent() - before) / k.nbytes
+        sent_share = (bytes_sent() - before) / k.nbytes
         call.feed_v(v)
         out = call.finish(q)
-    return sent, torch.equal(out, sp.attention(q, k, v))
+    return sent_share, torch.equal(out, sp.attention(q, k, v))
 
 
 def test_k_travels_before_v_and_q_are_fed():
-    for sent, is_right in ranks.run(2, sent_before_finish):
-        assert 0.5 <= sent < 0.6 and is_right, sent  # half of the heads, and agreement
+    for sent_share, is_right in ranks.run(2, sent_before_finish):
+        assert 0.5 <= sent_share < 0.6 and is_right, sent_share  # half of the heads, and agreement
 
 
 # Refusals
@@ -288,8 +288,8 @@ def leaving_early(sp, rank):
 def compiled(sp, rank):
     """A graph that is compiled without its part is exact."""
     q, k, v, _ = (x.detach() for x in mine(sp, tensors()))
-    found = torch.compile(lambda q, k, v: fed(sp, q, k, v), backend="eager")(q, k, v)
-    right = torch.equal(found, sp.attention(q, k, v))
+    out = torch.compile(lambda q, k, v: fed(sp, q, k, v), backend="eager")(q, k, v)
+    right = torch.equal(out, sp.attention(q, k, v))
     with torch._subclasses.FakeTensorMode() as mode:
         fakes = [mode.from_tensor(x) for x in (q, k, v)]
         return error_of(lambda: fed(sp, *fakes)), right
@@ -329,7 +329,7 @@ LATE = {
 
 def every_refusal(rank, world):
     sp = armillary.SequenceParallel(strategy="ring", mask=MASK, timeout_s=20)
-    found = {}
+    answers = {}
     for name, (action, _) in (REFUSALS | LATE).items():
         errors = action(sp, rank)
         if (
@@ -337,15 +337,15 @@ def every_refusal(rank, world):
         ):  # All that this rank needed was there: it hears in its next call.
             errors = (error_of(lambda: attended(sp, rank)),)
         dist.barrier()
-        found[name] = (errors, attended(sp, rank))
+        answers[name] = (errors, attended(sp, rank))
         dist.barrier()
-    return found, (*compiled(sp, rank), checkpointed(sp, rank)) if world == 1 else None
+    return answers, (*compiled(sp, rank), checkpointed(sp, rank)) if world == 1 else None
 
 
 @pytest.mark.parametrize("world", [1, 2])
 def test_refusals_reach_all_ranks_and_the_next_call_is_right(world):
-    for rank, (found, of_compiler) in enumerate(ranks.run(world, every_refusal)):
-        for name, (errors, is_right) in found.items():
+    for rank, (answers, of_compiler) in enumerate(ranks.run(world, every_refusal)):
+        for name, (errors, is_right) in answers.items():
             assert is_right, (rank, name, errors)
             for error in errors:
                 assert (REFUSALS | LATE)[name][1] in error, (rank, name, error)

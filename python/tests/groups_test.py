@@ -25,15 +25,15 @@ def whole_qkv():
 def error_of(sp):
     at = sp.positions(TOKENS)
     out = sp.attention(*(x[:, at] for x in whole_qkv()), seq_len=TOKENS)
-    wanted = reference.attention(*whole_qkv(), torch.ones(TOKENS, TOKENS).tril().bool())
-    return reference.relative_error(out, wanted[:, at])
+    expected = reference.attention(*whole_qkv(), torch.ones(TOKENS, TOKENS).tril().bool())
+    return reference.relative_error(out, expected[:, at])
 
 
 def many_groups(rank, world):
-    found = {}
+    answers = {}
     # Devices of PyTorch's own groups: CPU and GPU, and GPU alone, whose group carries no CPU tensors.
     for backend in ("cpu:gloo,cuda:gloo", "cuda:gloo"):
-        found[backend] = error_of(armillary.SequenceParallel(dist.new_group(backend=backend)))
+        answers[backend] = error_of(armillary.SequenceParallel(dist.new_group(backend=backend)))
     # Every rank is in three groups of different sizes, and calls them in another order than it made them.
     pairs = [dist.new_group([0, 2]), dist.new_group([1, 3])]
     triples = [dist.new_group([0, 1, 2]), dist.new_group([3])]
@@ -41,21 +41,21 @@ def many_groups(rank, world):
     triple = armillary.SequenceParallel(triples[rank == 3], strategy="ring")
     everyone = armillary.SequenceParallel()
     for name, sp in (("triple", triple), ("pair", pair), ("all", everyone), ("pair again", pair)):
-        found[name] = error_of(sp)
+        answers[name] = error_of(sp)
     # A sub-group ends alone; one that takes its place has connections of its own.
     dist.destroy_process_group(pairs[rank % 2])
     with pytest.raises(armillary.InvalidArgument, match="no process group is named"):
         error_of(pair)
     again = [dist.new_group([0, 2]), dist.new_group([1, 3])][rank % 2]
-    found["a new pair"] = error_of(armillary.SequenceParallel(again))
-    found["all again"] = error_of(everyone)
-    return found
+    answers["a new pair"] = error_of(armillary.SequenceParallel(again))
+    answers["all again"] = error_of(everyone)
+    return answers
 
 
 def test_any_backend_and_sub_groups():
-    for rank, found in enumerate(ranks.run(4, many_groups)):
-        assert len(found) == 8
-        for name, error in found.items():
+    for rank, answers in enumerate(ranks.run(4, many_groups)):
+        assert len(answers) == 8
+        for name, error in answers.items():
             assert error < 1e-12, f"rank {rank}, {name}: {error}"
 
 
@@ -106,8 +106,8 @@ def of_children(rank, world):
         "a shard": lambda: used.shard(x=whole_qkv()[0])["x"].shape[1],
         "a group of one": lambda: error_of_one(used),
     }
-    found = {name: in_a_child(call) for name, call in calls.items()}
-    return found, error_of(used), error_of(armillary.SequenceParallel(unused))
+    answers = {name: in_a_child(call) for name, call in calls.items()}
+    return answers, error_of(used), error_of(armillary.SequenceParallel(unused))
 
 
 def error_of_one(sp):
@@ -118,10 +118,10 @@ def error_of_one(sp):
 
 
 def test_a_forked_child_is_refused_the_groups_of_its_parent():
-    for found, *errors in ranks.run(2, of_children):
+    for answers, *errors in ranks.run(2, of_children):
         assert max(errors) < 1e-12
-        assert found.pop("a shard")[0] == str(TOKENS // 2) and found.pop("a group of one")[0] == "True"
-        for name, (text, took_s) in found.items():
+        assert answers.pop("a shard")[0] == str(TOKENS // 2) and answers.pop("a group of one")[0] == "True"
+        for name, (text, took_s) in answers.items():
             assert text.startswith("InvalidArgument: armillary: process "), (name, text)
             assert "was forked after the process group" in text, (name, text)
             assert "spawned, or forked before init_process_group" in text and took_s < 5, (name, took_s)

@@ -100,15 +100,15 @@ def main(families):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     sp = armillary.SequenceParallel(strategy="ring")
-    families, batch, found = families or sorted(hf.FAMILIES), whole(), {}
+    families, batch, answers = families or sorted(hf.FAMILIES), whole(), {}
     # Each rank compares every other family with one device, beside the other rank.
     for begin in range(0, len(families), sp.world):
         some = families[begin : begin + sp.world]
-        given = [over_ranks(family, batch, sp) for family in some]
+        results = [over_ranks(family, batch, sp) for family in some]
         if sp.rank < len(some):
-            found[some[sp.rank]] = compare(some[sp.rank], batch, given[sp.rank])
+            answers[some[sp.rank]] = compare(some[sp.rank], batch, results[sp.rank])
     of_ranks = [None] * sp.world
-    dist.all_gather_object(of_ranks, found)
+    dist.all_gather_object(of_ranks, answers)
     if sp.rank == 0:
         print(json.dumps({family: answer for one in of_ranks for family, answer in one.items()}))
     armillary.leave_groups()

@@ -29,9 +29,9 @@ NO_AUTOCAST = {"dbrx"}  # on one device: its experts add a bf16 tensor to one of
 
 
 def test_right_families_equal_one_device():
-    found = json.loads(launched.forked(2, "hf_families_ranks.py").splitlines()[-1])
-    assert found.keys() == hf.FAMILIES
-    for family, answer in found.items():
+    answers = json.loads(launched.forked(2, "hf_families_ranks.py").splitlines()[-1])
+    assert answers.keys() == hf.FAMILIES
+    for family, answer in answers.items():
         assert answer["loss"] <= 1e-5 and answer["gradient"] <= 1e-5, f"{family}: {answer}"
         assert answer["reads positions"] == (family not in POSITIONS_UNREAD), family
         narrow = answer["autocast"]
@@ -92,9 +92,9 @@ def wrappers():
 @pytest.mark.parametrize(("family", "kind"), list(wrappers()))
 def test_wrappers_of_other_inputs_have_them_and_are_refused(sp, family, kind):
     """Built without memory, with what its own configuration is by default."""
-    given = [name for name in inspect.signature(kind.forward).parameters if MIXED.search(name)]
+    names = [name for name in inspect.signature(kind.forward).parameters if MIXED.search(name)]
     # Emu3 has images among its tokens, from a codebook.
-    assert given or "vq_config" in CONFIG_MAPPING[family].sub_configs
+    assert names or "vq_config" in CONFIG_MAPPING[family].sub_configs
     if family in ("gemma3n", "gemma4_assistant"):  # need a package for images, and sizes of their own
         model = hf_models.build("llama")
         model.config.model_type = family

@@ -44,24 +44,24 @@ def sharded(model, packed, **settings):
     return loss, gradients
 
 
-def errors(given, wanted):
+def errors(results, expected):
     """Error of the loss, and the largest error of a gradient, each over the largest value of that
     gradient."""
     worst, at = 0.0, ""
-    least = 1e-6 * max(float(gradient.abs().max()) for gradient in wanted[1].values())
-    for name, gradient in wanted[1].items():
-        if max(float(gradient.abs().max()), float(given[1][name].abs().max())) <= least:
+    least = 1e-6 * max(float(gradient.abs().max()) for gradient in expected[1].values())
+    for name, gradient in expected[1].items():
+        if max(float(gradient.abs().max()), float(results[1][name].abs().max())) <= least:
             continue  # 0 but for rounding, such as that of a bias of keys
-        error = float((given[1][name] - gradient).abs().max() / gradient.abs().max().clamp_min(1e-30))
+        error = float((results[1][name] - gradient).abs().max() / gradient.abs().max().clamp_min(1e-30))
         if not error <= worst:
             worst, at = error, name
-    return {"loss": abs(given[0] - wanted[0]) / abs(wanted[0]), "gradient": worst, "at": at}
+    return {"loss": abs(results[0] - expected[0]) / abs(expected[0]), "gradient": worst, "at": at}
 
 
-def distance(given, wanted):
+def distance(results, expected):
     """Error of all gradients together, in the Euclidean norm."""
-    squares = [(given[1][name] - one).square().sum() for name, one in wanted[1].items()]
-    whole = [one.square().sum() for one in wanted[1].values()]
+    squares = [(results[1][name] - one).square().sum() for name, one in expected[1].items()]
+    whole = [one.square().sum() for one in expected[1].values()]
     return float((sum(squares) / sum(whole)).sqrt())
 
 
@@ -85,7 +85,7 @@ def compare(family, packed, settings):
 def main(families):
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    found = {}
+    answers = {}
     layouts = ("zigzag", "contiguous", "striped")
     strategies = ("auto:traffic", "ring", "usp:u=2" if dist.get_world_size() % 2 == 0 else "allgather")
     for at, family in enumerate(families):
@@ -94,11 +94,11 @@ def main(families):
                 "layout": "balanced" if family == "gpt2" else layouts[(at + packed) % 3],
                 "strategy": strategies[at % 3],
             }
-            found[f"{family} {'packed' if packed else 'one document'} {settings}"] = compare(
+            answers[f"{family} {'packed' if packed else 'one document'} {settings}"] = compare(
                 family, packed, settings
             )
     if dist.get_rank() == 0:
-        print(json.dumps(found))
+        print(json.dumps(answers))
     armillary.leave_groups()
     dist.destroy_process_group()
 

@@ -147,18 +147,18 @@ def test_rotary_positions_of_other_types_are_refused(sp):
 
 def batch_with(mask, ignored=True):
     whole = hf_models.batch(False)
-    given = torch.tensor([mask] * hf_models.BATCH)
-    labels = whole["labels"].masked_fill(given == 0, -100) if ignored else whole["labels"]
-    return {"input_ids": whole["input_ids"], "labels": labels, "attention_mask": given}
+    padding = torch.tensor([mask] * hf_models.BATCH)
+    labels = whole["labels"].masked_fill(padding == 0, -100) if ignored else whole["labels"]
+    return {"input_ids": whole["input_ids"], "labels": labels, "attention_mask": padding}
 
 
 def test_padding_on_the_right_is_that_of_one_device(model, sp):
     batch = batch_with([1] * 40 + [0] * 8)
     expected = model(**batch)
     with hf.install(model, sp):
-        given = model(**hf.shard(sp, **batch))
-    torch.testing.assert_close(given.loss, expected.loss, rtol=1e-6, atol=0)
-    torch.testing.assert_close(given.logits[:, :40], expected.logits[:, :40], rtol=0, atol=1e-5)
+        outputs = model(**hf.shard(sp, **batch))
+    torch.testing.assert_close(outputs.loss, expected.loss, rtol=1e-6, atol=0)
+    torch.testing.assert_close(outputs.logits[:, :40], expected.logits[:, :40], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_padding_of_a_bidirectional_model_is_refused():
 
 def of_few_tokens(rank, world):
     """Texts of forward passes in which a rank has no token, how long they took, and a loss afterwards."""
-    model, found = hf_models.build("llama"), []
+    model, results = hf_models.build("llama"), []
     whole = hf_models.batch(False)
     for layout in ("zigzag", "contiguous", "striped"):
         sp = armillary.SequenceParallel(strategy="ring", layout=layout)
@@ -204,14 +204,14 @@ def of_few_tokens(rank, world):
             dist.barrier()
             loss = float(model(**hf.shard(sp, **whole)).loss)
         dist.barrier()  # the next refusal would end a call that the other rank is still in
-        found.append((layout, text, took_s, loss))
-    return found, float(model(**whole).loss)
+        results.append((layout, text, took_s, loss))
+    return results, float(model(**whole).loss)
 
 
 def test_a_rank_without_tokens_is_refused_on_all_ranks_at_once():
-    for rank, (found, wanted) in enumerate(ranks.run(2, of_few_tokens)):
-        for layout, text, took_s, loss in found:
-            assert loss == pytest.approx(wanted, rel=1e-5)
+    for rank, (results, loss_alone) in enumerate(ranks.run(2, of_few_tokens)):
+        for layout, text, took_s, loss in results:
+            assert loss == pytest.approx(loss_alone, rel=1e-5)
             none = rf"InvalidArgument: armillary.hf: layout {layout} gives rank \d none of 1 tokens; one for"
             assert re.match(none, text), (rank, layout, text)
             assert took_s < 30, (rank, layout, took_s)

@@ -25,9 +25,9 @@ from armillary import hf
 # An odd world by default, as each takes a minute of one core.
 @pytest.mark.parametrize("world", [2, 3, 4] if os.environ.get("ARMILLARY_TEST_ALL") else [3])
 def test_families_equal_one_device(world):
-    found = json.loads(launched.forked(world, "hf_ranks.py").splitlines()[-1])
-    assert len(found) == 2 * len(hf_models.CONFIGS)
-    for case, answer in found.items():
+    answers = json.loads(launched.forked(world, "hf_ranks.py").splitlines()[-1])
+    assert len(answers) == 2 * len(hf_models.CONFIGS)
+    for case, answer in answers.items():
         fp32 = answer["fp32"]
         assert fp32["loss"] <= 1e-5, f"{case}: {fp32}"
         assert fp32["gradient"] <= 1e-5, f"{case}: {fp32}"
@@ -98,9 +98,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_other_inputs_are_refused_by_name(model, sp, case):
-    given, match = REFUSED[case]
+    inputs, match = REFUSED[case]
     with hf.install(model, sp), pytest.raises(armillary.InvalidArgument, match=match):
-        model(**hf.shard(sp, input_ids=whole()["input_ids"]) | given)
+        model(**hf.shard(sp, input_ids=whole()["input_ids"]) | inputs)
 
 
 def test_labels_must_be_shifted(model, sp):

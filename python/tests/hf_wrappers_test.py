@@ -51,9 +51,9 @@ def test_adapters_have_the_gradients_of_one_device(sp, kind, first):
     model = adapted(kind, sp if first == "install" else None)
     if first == "adapter":
         assert hf.install(model, sp, check=batch).report.ok
-    given = results(model, hf.shard(sp, **batch))
-    assert len(given) == len(expected) > 2
-    for a, b in zip(given, expected, strict=True):
+    actual = results(model, hf.shard(sp, **batch))
+    assert len(actual) == len(expected) > 2
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * float(b.abs().max()))
 
 
@@ -93,8 +93,8 @@ def test_compiled_models_are_right_without_warnings(sp, logged):
     with hf.install(model, sp):
         expected = results(model, hf.shard(sp, **batch))
         model.zero_grad()
-        given = results(torch.compile(model, backend=backend), hf.shard(sp, **batch))
-    for a, b in zip(given, expected, strict=True):
+        actual = results(torch.compile(model, backend=backend), hf.shard(sp, **batch))
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-5 * float(b.abs().max()))
     assert len(graphs) > 2 and not logged
 

@@ -10,33 +10,33 @@ PACKAGE = pathlib.Path(armillary.__file__).parent
 
 def imports_of(tree, modules):
     """Modules of the package that a module imports when it is loaded or checked; not those of functions."""
-    found, inner = set(), [tree]
+    modules_used, inner = set(), [tree]
     while inner:
         node = inner.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
         if isinstance(node, ast.Import):
-            found |= {name.name.removeprefix("armillary.") for name in node.names}
+            modules_used |= {name.name.removeprefix("armillary.") for name in node.names}
         if isinstance(node, ast.ImportFrom) and node.module == "armillary":
-            found |= {name.name for name in node.names}
+            modules_used |= {name.name for name in node.names}
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("armillary."):
-            found.add(node.module.removeprefix("armillary."))
+            modules_used.add(node.module.removeprefix("armillary."))
         inner += ast.iter_child_nodes(node)
-    return found & modules
+    return modules_used & modules
 
 
 def circle_of(graph):
     """Modules that import each other in a circle, the first once more at the end; [] if there is none."""
-    done = set()
+    finished = set()
 
     def search(module, path):
         if module in path:
             return [*path[path.index(module) :], module]
-        if module in done:
+        if module in finished:
             return []
         circles = (search(one, [*path, module]) for one in sorted(graph[module]))
         circle = next((circle for circle in circles if circle), [])
-        done.add(module)
+        finished.add(module)
         return circle
 
     return next((circle for circle in (search(module, []) for module in sorted(graph)) if circle), [])

@@ -34,11 +34,11 @@ def torchrun(world, *command, timeout_s=600, exit_code=0):
         "PYTHONPATH": os.pathsep.join(filter(None, paths)),
     }
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
-    done = subprocess.run(
+    result = subprocess.run(
         [*launcher, *script], env=environment, capture_output=True, text=True, timeout=timeout_s, check=False
     )
-    assert done.returncode == exit_code, done.stdout + done.stderr
-    return done.stdout
+    assert result.returncode == exit_code, result.stdout + result.stderr
+    return result.stdout
 
 
 def _be_rank(rank, world, port, folder, command):

@@ -21,15 +21,15 @@ def test_torchrun(world):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world}"]
     paths = os.pathsep.join([str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, str(HERE / "programs" / "on_ranks.py")],
         env=environment,
         capture_output=True,
         text=True,
         timeout=600,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert sorted(done.stdout.split("\n"))[1:] == [f"rank {r} of {world}: exact" for r in range(world)]
+    assert result.returncode == 0, result.stderr[-3000:]
+    assert sorted(result.stdout.split("\n"))[1:] == [f"rank {r} of {world}: exact" for r in range(world)]
 
 
 def of_a_pool(rank, world, meeting):
@@ -41,8 +41,8 @@ def of_a_pool(rank, world, meeting):
     whole = [torch.randn(1, 12, 2, 4, generator=generator) for _ in range(3)]
     at = sp.positions(12)
     out = sp.attention(*(x[:, at] for x in whole))
-    wanted = reference.attention(*whole, torch.ones(12, 12).tril().bool())[:, at]
-    assert reference.relative_error(out, wanted) < 1e-5
+    expected = reference.attention(*whole, torch.ones(12, 12).tril().bool())[:, at]
+    assert reference.relative_error(out, expected) < 1e-5
     dist.destroy_process_group()
 
 

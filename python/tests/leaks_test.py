@@ -98,8 +98,8 @@ def longest_stop(call):
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         clock = time.pthread_getcpuclockid(pool.submit(threading.get_ident).result())
         begin = last = time.clock_gettime(clock)
-        done, longest = pool.submit(call), 0.0
-        while not done.done():
+        future, longest = pool.submit(call), 0.0
+        while not future.done():
             now = time.clock_gettime(clock)
             longest, last = max(longest, now - last), now
             time.sleep(1e-4)

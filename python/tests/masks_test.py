@@ -25,11 +25,11 @@ NAMED = {
 @pytest.mark.parametrize("name", NAMED)
 def test_a_dense_mask_is_the_mask_it_was_made_of(name):
     dense = reference.dense_mask(NAMED[name], TOKENS)
-    found = masks.from_dense(dense)
-    assert found.length == TOKENS
-    assert torch.equal(reference.dense_mask(found, TOKENS), dense)
+    mask = masks.from_dense(dense)
+    assert mask.length == TOKENS
+    assert torch.equal(reference.dense_mask(mask, TOKENS), dense)
     # As few bands as the mask had: a plan costs no more.
-    assert len(found.at(TOKENS).bands()) <= len(NAMED[name].at(TOKENS).bands()) + 1
+    assert len(mask.at(TOKENS).bands()) <= len(NAMED[name].at(TOKENS).bands()) + 1
 
 
 def test_random_unions_of_rectangles():
@@ -45,9 +45,9 @@ def test_random_unions_of_rectangles():
 def test_a_hole_is_kept():
     dense = torch.ones(64, 64).tril().bool()
     dense[40, 13] = False
-    found = masks.from_dense(dense.expand(2, 3, 64, 64))
-    assert torch.equal(reference.dense_mask(found, 64), dense)
-    assert not found.at(64).visible(40, 13)
+    mask = masks.from_dense(dense.expand(2, 3, 64, 64))
+    assert torch.equal(reference.dense_mask(mask, 64), dense)
+    assert not mask.at(64).visible(40, 13)
 
 
 def test_no_union_of_few_bands_is_refused_with_its_first_position():
@@ -82,9 +82,9 @@ MODS = {
 def test_a_block_mask(name):
     mod, same = MODS[name]
     block_mask = create_block_mask(mod, None, None, TOKENS, TOKENS, device="cpu", BLOCK_SIZE=64)
-    found = masks.from_block_mask(block_mask)
-    assert torch.equal(reference.dense_mask(found, TOKENS), reference.dense_mask(same, TOKENS))
-    assert masks.as_mask(block_mask) == found
+    mask = masks.from_block_mask(block_mask)
+    assert torch.equal(reference.dense_mask(mask, TOKENS), reference.dense_mask(same, TOKENS))
+    assert masks.as_mask(block_mask) == mask
 
 
 def test_block_masks_that_are_refused():

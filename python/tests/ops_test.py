@@ -42,8 +42,8 @@ class Replicated(torch.autograd.Function):
 def whole_qkv():
     generator = torch.Generator().manual_seed(5)
     shapes = [(1, TOKENS, heads, 4) for heads in (4, 2, 2)]
-    made = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-    return [x.requires_grad_() for x in made]
+    tensors = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return [x.requires_grad_() for x in tensors]
 
 
 def mine(sp):
@@ -105,12 +105,12 @@ def cross(sp):
         def forward(self, q, k, v):
             return sp.attention_and_max_logits(q, k, v, mask="full", kv_seq_len=8)
 
-    wanted = Cross()(*inputs)
+    expected = Cross()(*inputs)
     ways = (
         torch.compile(Cross(), fullgraph=True, backend="aot_eager"),
         torch.export.export(Cross(), inputs).module(),
     )
-    return all(torch.equal(a, b) for way in ways for a, b in zip(way(*inputs), wanted, strict=True))
+    return all(torch.equal(a, b) for way in ways for a, b in zip(way(*inputs), expected, strict=True))
 
 
 def exported(sp):
@@ -128,20 +128,20 @@ TRACED = {"opcheck": opcheck, "compiled": compiled, "exported": exported}
 
 
 def verdicts(rank, world):
-    found = {}
+    answers = {}
     for at, strategy in enumerate(STRATEGIES):
         for of_mask, (name, mask) in enumerate(MASKS.items()):
             sp = armillary.SequenceParallel(strategy=strategy, mask=mask)
             is_traced = of_mask == at % len(MASKS) or os.environ.get("ARMILLARY_TEST_ALL")
             for check, run in (CHECKS | TRACED if is_traced else CHECKS).items():
-                found[strategy, name, check] = run(sp)
-    return found
+                answers[strategy, name, check] = run(sp)
+    return answers
 
 
 def test_every_strategy_and_mask():
-    for rank, found in enumerate(ranks.run(2, verdicts)):
-        assert len(found) == (80 if os.environ.get("ARMILLARY_TEST_ALL") else 35)
-        for case, is_right in found.items():
+    for rank, answers in enumerate(ranks.run(2, verdicts)):
+        assert len(answers) == (80 if os.environ.get("ARMILLARY_TEST_ALL") else 35)
+        for case, is_right in answers.items():
             assert is_right, f"rank {rank}: {case}"
 
 
@@ -202,24 +202,24 @@ def with_inductor(sp, layer, batches=(1,)):
 
 def inductor(rank, world):
     """Attention alone in the graph, in both formats."""
-    found = {}
+    answers = {}
     for strategy, mask in INDUCTOR:
         sp = armillary.SequenceParallel(strategy=strategy, mask=MASKS[mask])
-        found[strategy, mask] = with_inductor(sp, sp.attention)
-        found[strategy, mask, "BHLD"] = with_inductor(
+        answers[strategy, mask] = with_inductor(sp, sp.attention)
+        answers[strategy, mask, "BHLD"] = with_inductor(
             sp, lambda *qkv, sp=sp: sp.attention(*(x.transpose(1, 2) for x in qkv), format="BHLD")
         )
     sp = armillary.SequenceParallel(strategy="ring")
-    found["a symbolic batch"] = with_inductor(sp, sp.attention, batches=(2, 3, 5, 4))
+    answers["a symbolic batch"] = with_inductor(sp, sp.attention, batches=(2, 3, 5, 4))
     if os.environ.get("ARMILLARY_TEST_ALL"):  # kernels of its own take the C++ compiler a minute
-        found["kernels around it"] = with_inductor(sp, lambda q, k, v: sp.attention(q * 2, k, v).sin())
-    return found
+        answers["kernels around it"] = with_inductor(sp, lambda q, k, v: sp.attention(q * 2, k, v).sin())
+    return answers
 
 
 def test_inductor():
-    for rank, found in enumerate(ranks.run(2, inductor)):
-        assert len(found) > 2 * len(INDUCTOR)
-        for case, (difference, graphs) in found.items():
+    for rank, answers in enumerate(ranks.run(2, inductor)):
+        assert len(answers) > 2 * len(INDUCTOR)
+        for case, (difference, graphs) in answers.items():
             assert difference < 1e-12, f"rank {rank}, {case}: {difference}"
             assert graphs <= (2 if case == "a symbolic batch" else 1), f"rank {rank}, {case}: {graphs} graphs"
 

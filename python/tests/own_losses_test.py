@@ -131,7 +131,7 @@ def every_loss(rank, world):
     wrapped = {"DDP": ddp(Policy(sp)), "FSDP2": fsdp(Policy(sp)), "sums": Policy(sp)}
     for kind, one in on_one_device(whole).items():
         of_one = single(one, whole["input_ids"], rest["positions"], rest.mask)
-        wanted = gradients(single, of_one)
+        expected = gradients(single, of_one)
         for combined, spread in wrapped.items():
             loss = spread(over_ranks(sp, batch)[kind], batch["input_ids"], batch["positions"], batch.mask)
             got = gradients(spread, loss / world if combined == "sums" else loss)
@@ -141,7 +141,7 @@ def every_loss(rank, world):
             elif kind == "token mean by hand":  # the value is that of the rank
                 dist.all_reduce(got["loss"])
                 got["loss"] /= world
-            for name, value in wanted.items():
+            for name, value in expected.items():
                 errors[kind, combined, name] = reference.relative_error(got[name], value)
     return errors
 

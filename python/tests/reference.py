@@ -34,10 +34,10 @@ def attention(q, k, v, dense, *, scale=None, softcap=None, alibi_slopes=None, si
     return torch.einsum("bhqk,bkhe->bqhe", probabilities[..., : k.shape[1]], v)
 
 
-def relative_error(given, wanted):
+def relative_error(actual, expected):
     """The largest difference over the largest value; 0 for empty tensors."""
-    if wanted.numel() == 0:
+    if expected.numel() == 0:
         return 0.0
     return float(
-        (given.double() - wanted.double()).abs().max() / wanted.double().abs().max().clamp_min(1e-30)
+        (actual.double() - expected.double()).abs().max() / expected.double().abs().max().clamp_min(1e-30)
     )

@@ -27,11 +27,11 @@ def attend(*replaced, **options):
     """A call of attention with some of q, k, v replaced."""
 
     def call(sp, rank):
-        made = qkv()
+        inputs = qkv()
         for at, value in enumerate(replaced):
             if value is not None:
-                made[at] = value() if callable(value) else value
-        return sp.attention(*made, **options)
+                inputs[at] = value() if callable(value) else value
+        return sp.attention(*inputs, **options)
 
     return call
 
@@ -180,16 +180,16 @@ def settings(**by_rank):
     return call
 
 
-def sharded(**given):
-    return lambda sp, rank: sp.shard(**given)
+def sharded(**tensors):
+    return lambda sp, rank: sp.shard(**tensors)
 
 
-def unsharded(*given, **options):
-    return lambda sp, rank: sp.unshard(*given, **options)
+def unsharded(*tensors, **options):
+    return lambda sp, rank: sp.unshard(*tensors, **options)
 
 
-def losses(*given, **options):
-    return lambda sp, rank: sp.loss(*given, **options)
+def losses(*arguments, **options):
+    return lambda sp, rank: sp.loss(*arguments, **options)
 
 
 def of_functorch(sp, rank):
@@ -477,39 +477,39 @@ SOON_S = 8  # less than the 10 s for which a rank that refuses waits for ranks t
 
 def outcomes(rank, world):
     """A call that ends late is made again: a busy machine, or a first import, delays one of three."""
-    sp, found = armillary.SequenceParallel(timeout_s=20), {}
+    sp, answers = armillary.SequenceParallel(timeout_s=20), {}
     for name, (call, _) in BAD.items():
         for _ in range(3):
             sp.deal(24)  # the last tokens of the group are its own, and nobody knows what they are
-            found[name] = ranks.outcome(call, sp, rank)
-            longest = torch.tensor(found[name][2])
+            answers[name] = ranks.outcome(call, sp, rank)
+            longest = torch.tensor(answers[name][2])
             dist.all_reduce(longest, dist.ReduceOp.MAX)
             if longest < SOON_S:
                 break
     whole = sp.attention(*qkv())
-    found["afterwards"] = torch.allclose(whole, torch.ones(()))
-    return found
+    answers["afterwards"] = torch.allclose(whole, torch.ones(()))
+    return answers
 
 
 @pytest.fixture(scope="module")
-def found():
+def answers():
     return ranks.run(WORLD, outcomes)
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_refused_on_every_rank(found, name):
-    kinds = [of_rank[name][0] for of_rank in found]
-    texts = [of_rank[name][1] for of_rank in found]
+def test_refused_on_every_rank(answers, name):
+    kinds = [of_rank[name][0] for of_rank in answers]
+    texts = [of_rank[name][1] for of_rank in answers]
     allowed = {"armillary.errors.InvalidArgument", "armillary.errors.CommError"}
-    assert set(kinds) <= allowed and "armillary.errors.InvalidArgument" in kinds, found
+    assert set(kinds) <= allowed and "armillary.errors.InvalidArgument" in kinds, answers
     assert any(BAD[name][1] in text for text in texts), texts
     assert all("\n" not in text for text in texts), texts
     assert all("not done after" not in text for text in texts), texts
-    assert max(of_rank[name][2] for of_rank in found) < SOON_S
+    assert max(of_rank[name][2] for of_rank in answers) < SOON_S
 
 
-def test_the_group_works_afterwards(found):
-    assert all(of_rank["afterwards"] for of_rank in found)
+def test_the_group_works_afterwards(answers):
+    assert all(of_rank["afterwards"] for of_rank in answers)
 
 
 def gone(rank, world):

@@ -38,11 +38,11 @@ def common_step(sp, step):
     out = sp.attention(*mine, seq_len=TOKENS)
     (out * dout[:, at]).sum().backward()
     alone = [x.requires_grad_(True) for x in qkv]
-    wanted = reference.attention(*alone, torch.ones(TOKENS, TOKENS).tril().bool())
-    (wanted * dout).sum().backward()
-    pairs = [(out, wanted[:, at]), (sp.unshard(out.detach(), seq_len=TOKENS), wanted)]
+    expected = reference.attention(*alone, torch.ones(TOKENS, TOKENS).tril().bool())
+    (expected * dout).sum().backward()
+    pairs = [(out, expected[:, at]), (sp.unshard(out.detach(), seq_len=TOKENS), expected)]
     pairs += [(a.grad, b.grad[:, at]) for a, b in zip(mine, alone, strict=True)]
-    return max(reference.relative_error(given.detach(), right.detach()) for given, right in pairs)
+    return max(reference.relative_error(result.detach(), right.detach()) for result, right in pairs)
 
 
 def call(sp, step):
@@ -140,10 +140,10 @@ def spoiled_steps(rank, world):
         dist.barrier(mine)
         begin = time.monotonic()
         try:
-            found = common_step(patient, step)
+            record = common_step(patient, step)
         except armillary.Error as error:
-            found = f"{type(error).__name__}: {error}"
-        log.append((fault.__name__, sorted(culprits), text, took_s, found, time.monotonic() - begin))
+            record = f"{type(error).__name__}: {error}"
+        log.append((fault.__name__, sorted(culprits), text, took_s, record, time.monotonic() - begin))
         dist.barrier(mine)
     store = dist.distributed_c10d._get_default_store()
     keys = [key for key in store.list_keys() if "join_process_group" in key] if rank == 0 else []
@@ -151,13 +151,13 @@ def spoiled_steps(rank, world):
 
 
 @pytest.fixture(scope="module")
-def found():
+def record():
     return ranks.run(sum(map(len, GROUPS)), spoiled_steps)
 
 
 @pytest.fixture(params=GROUPS, ids=lambda members: f"{len(members)} ranks")
-def logs(request, found):
-    return [found[rank][0] for rank in request.param]
+def logs(request, record):
+    return [record[rank][0] for rank in request.param]
 
 
 def test_the_next_common_step_is_right(logs):
@@ -170,8 +170,8 @@ def test_the_next_common_step_is_right(logs):
     assert not wrong, "\n".join(wrong)
 
 
-def test_other_groups_do_not_notice(found):
-    assert max(error for _, _, error in found) < 1e-12
+def test_other_groups_do_not_notice(record):
+    assert max(error for _, _, error in record) < 1e-12
 
 
 def test_ranks_that_wait_name_one_that_did_not_come(logs):
@@ -182,8 +182,8 @@ def test_ranks_that_wait_name_one_that_did_not_come(logs):
             if name not in waits or rank in culprits:
                 continue
             if name == "leaves_it_out" and "did not come" in text:
-                named = re.search(r"ranks? ([\d, ]+) of \d+ did not come", text)
-                assert [int(one) for one in named[1].split(",")] == culprits, text
+                match = re.search(r"ranks? ([\d, ]+) of \d+ did not come", text)
+                assert [int(one) for one in match[1].split(",")] == culprits, text
             elif "CommError" in text:
                 assert int(re.findall(r"; rank (\d+) \(host", text)[-1]) in culprits, text
             assert took_s < 3 * TIMEOUT_S + SLACK_S, text
@@ -191,8 +191,8 @@ def test_ranks_that_wait_name_one_that_did_not_come(logs):
     assert told >= 4
 
 
-def test_meetings_that_are_over_leave_no_keys(found):
-    met = {re.search(r"(.*)join_process_group/(\d+)/", key) for key in found[0][1] if "/record" in key}
+def test_meetings_that_are_over_leave_no_keys(record):
+    met = {re.search(r"(.*)join_process_group/(\d+)/", key) for key in record[0][1] if "/record" in key}
     numbers = {group: sorted({int(m[2]) for m in met if m[1] == group}) for group in {m[1] for m in met}}
     assert len(numbers) == len(GROUPS)
     for newest in numbers.values():
@@ -251,10 +251,10 @@ def test_peers_of_a_rank_that_refuses_hear_its_reason_alone(texts):
 
 
 def test_backward_does_not_meet_the_forward_pass_of_another_rank(texts):
-    asked = ["rank 0 was asked for call=backward, rank 1 for call=attention"]
-    asked.append("rank 1 was asked for call=attention, rank 0 for call=backward")
+    questions = ["rank 0 was asked for call=backward, rank 1 for call=attention"]
+    questions.append("rank 1 was asked for call=attention, rank 0 for call=backward")
     for of_rank in texts:
-        assert of_rank[1].removeprefix("InvalidArgument: attention: ").partition(";")[0] in asked
+        assert of_rank[1].removeprefix("InvalidArgument: attention: ").partition(";")[0] in questions
 
 
 def test_calls_that_are_equal_work_between_them(texts):
@@ -302,26 +302,26 @@ def after_a_refusal_that_was_not_heard(rank, world):
     sp._group = mine
     common_step(sp, 0)
     dist.barrier(mine)
-    found, begin = {"case": LATE[rank // 2].__name__}, time.monotonic()
+    record, begin = {"case": LATE[rank // 2].__name__}, time.monotonic()
     if sp.rank == 0:
-        found["refused"] = text_of(is_refused, sp, 1, True)
-        found["refused_s"] = time.monotonic() - begin
-    LATE[rank // 2](sp, 1, found)
+        record["refused"] = text_of(is_refused, sp, 1, True)
+        record["refused_s"] = time.monotonic() - begin
+    LATE[rank // 2](sp, 1, record)
     begin = time.monotonic()
     try:
-        found["next step"] = common_step(sp, 2)
+        record["next step"] = common_step(sp, 2)
     except armillary.Error as error:
-        found["next step"] = f"{type(error).__name__}: {error}"
-    return found | {"took_s": time.monotonic() - begin}
+        record["next step"] = f"{type(error).__name__}: {error}"
+    return record | {"took_s": time.monotonic() - begin}
 
 
 def test_a_refusal_that_a_rank_does_not_hear_in_ten_seconds_is_over():
-    for rank, found in enumerate(ranks.run(2 * len(LATE), after_a_refusal_that_was_not_heard)):
-        assert found["next step"] < 1e-12 if isinstance(found["next step"], float) else False, found
-        assert found["took_s"] < SLACK_S, found
+    for rank, record in enumerate(ranks.run(2 * len(LATE), after_a_refusal_that_was_not_heard)):
+        assert record["next step"] < 1e-12 if isinstance(record["next step"], float) else False, record
+        assert record["took_s"] < SLACK_S, record
         if rank % 2 == 0:
-            assert found["refused"].startswith("InvalidArgument: attention: q is Long"), found
-            assert TELLING_S - 1 < found["refused_s"] < TELLING_S + SLACK_S, found
-        if "text" in found:
+            assert record["refused"].startswith("InvalidArgument: attention: q is Long"), record
+            assert TELLING_S - 1 < record["refused_s"] < TELLING_S + SLACK_S, record
+        if "text" in record:
             both = r"rank 0 of 2 did not come within .* s; in the call before, rank 0 failed: attention: q is"
-            assert re.search(both, found["text"]), found
+            assert re.search(both, record["text"]), record

@@ -26,12 +26,12 @@ def examples(count=8, seed=1):
     """Sequences whose labels begin at different places, so that batches differ in their labels."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randint(2, VOCABULARY, (count, TOKENS), generator=generator)
-    found = []
+    entries = []
     for at, row in enumerate(rows):
         labels = row.clone()
         labels[: (7 * at) % 29] = IGNORED
-        found.append({"input_ids": row, "labels": labels})
-    return found
+        entries.append({"input_ids": row, "labels": labels})
+    return entries
 
 
 def ragged():
@@ -85,9 +85,9 @@ def with_one_pass(base):
 
 def own_loss(outputs, labels, num_items_in_batch=None):
     """Cross entropy of whole logits, and a term of them alone."""
-    logits, wanted = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
-    total = functional.cross_entropy(logits, wanted, reduction="sum")
-    return (total + 0.01 * logits[wanted != IGNORED].square().sum()) / num_items_in_batch
+    logits, targets = outputs.logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten()
+    total = functional.cross_entropy(logits, targets, reduction="sum")
+    return (total + 0.01 * logits[targets != IGNORED].square().sum()) / num_items_in_batch
 
 
 def with_own_loss(base):
@@ -356,8 +356,8 @@ def arguments(folder, **settings):
         "seed": 5,
         "ddp_backend": "gloo" if "WORLD_SIZE" in os.environ else None,
     }
-    chosen = CHOSEN.setdefault(NOW[0], {"output_dir", "args"})
-    chosen |= {name for name, value in (base | settings).items() if value != default_of(name)}
+    names = CHOSEN.setdefault(NOW[0], {"output_dir", "args"})
+    names |= {name for name, value in (base | settings).items() if value != default_of(name)}
     # Keys of the accelerator are written to by the Trainer.
     return transformers.TrainingArguments(str(folder), **copy.deepcopy(base | settings))
 
@@ -375,15 +375,15 @@ def trainer_of(base, folder, settings, of_trainer, **more):
 
 def numbers_of(trainer, metrics):
     """Logs, totals and parameters after training."""
-    kept = ("loss", "grad_norm", "learning_rate", "eval_loss", "eval_a_loss", "eval_b_loss", "epoch")
-    logs = [[entry.get(name) for name in kept] for entry in trainer.state.log_history]
-    seen = metrics["train_samples_per_second"] * metrics["train_runtime"]
+    keys = ("loss", "grad_norm", "learning_rate", "eval_loss", "eval_a_loss", "eval_b_loss", "epoch")
+    logs = [[entry.get(name) for name in keys] for entry in trainer.state.log_history]
+    samples = metrics["train_samples_per_second"] * metrics["train_runtime"]
     state = trainer.state
     sums = [float(one.detach().double().abs().sum()) for one in trainer.model.parameters()]
     return [
         logs,
         metrics["train_loss"],
-        round(seen, 1),
+        round(samples, 1),
         state.total_flos,
         state.num_input_tokens_seen,
         state.global_step,
@@ -395,6 +395,6 @@ def trained(base, folder, name, **more):
     """Numbers of a run of `TRAINING`."""
     settings, of_trainer = TRAINING[name]
     trainer = trainer_of(base, folder, settings, of_trainer, **more)
-    found = numbers_of(trainer, trainer.train().metrics)
+    numbers = numbers_of(trainer, trainer.train().metrics)
     torch.use_deterministic_algorithms(False)
-    return found
+    return numbers

@@ -21,26 +21,26 @@ OF_RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR
 
 def results(base, folder, names, **more):
     """Results of the runs of some names."""
-    found = {}
+    runs = {}
     for name in names:
         cases.NOW[0] = name
         place = pathlib.Path(folder) / name.replace(" ", "_")
         if name in cases.TRAINING:
-            found[name] = cases.trained(base, place, name, **more)
+            runs[name] = cases.trained(base, place, name, **more)
         else:
-            found[name] = getattr(more_runs, name)(base, place, **more)
-    return found
+            runs[name] = getattr(more_runs, name)(base, place, **more)
+    return runs
 
 
 def in_one_process(folder, names):
     """The same with the Trainer of transformers, before there is a process group."""
-    kept = {name: os.environ.pop(name) for name in OF_RANKS}
-    found = results(transformers.Trainer, folder, names)
-    os.environ.update(kept)
+    environment = {name: os.environ.pop(name) for name in OF_RANKS}
+    runs = results(transformers.Trainer, folder, names)
+    os.environ.update(environment)
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     PartialState._reset_state()
-    return found
+    return runs
 
 
 def first_batch(base, folder, sp):
@@ -74,19 +74,19 @@ def main(folder, names):
     names = names or [*cases.TRAINING, *OTHERS]
     mine = in_one_process(f"{folder}/one", names[rank::world])
     dist.init_process_group("gloo")
-    wanted = [None] * world
-    dist.all_gather_object(wanted, mine)
+    parts = [None] * world
+    dist.all_gather_object(parts, mine)
     from armillary.hf_trainer import Trainer
 
     import armillary
 
     sp = armillary.SequenceParallel(strategy="ring")
-    given = results(Trainer, f"{folder}/ranks", names, sp=sp)
-    given["first batch"] = first_batch(Trainer, folder, sp)
+    of_ranks = results(Trainer, f"{folder}/ranks", names, sp=sp)
+    of_ranks["first batch"] = first_batch(Trainer, folder, sp)
     if rank == 0:
-        chosen = {name: sorted(one) for name, one in cases.CHOSEN.items()}
-        alone = {name: one for part in wanted for name, one in part.items()}
-        print(json.dumps({"given": given, "wanted": alone, "chosen": chosen}))
+        choices = {name: sorted(one) for name, one in cases.CHOSEN.items()}
+        alone = {name: one for part in parts for name, one in part.items()}
+        print(json.dumps({"given": of_ranks, "wanted": alone, "chosen": choices}))
     armillary.leave_groups()
     dist.destroy_process_group()
 

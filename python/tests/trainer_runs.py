@@ -76,12 +76,12 @@ def saved(base, folder, **more):
     }
     trainer = trainer_of(base, folder, settings, {"eval_dataset": examples(3, seed=9)}, **more)
     trainer.train()
-    found = [numbers_of(trainer, {"train_samples_per_second": 0, "train_runtime": 0, "train_loss": 0})]
+    numbers = [numbers_of(trainer, {"train_samples_per_second": 0, "train_runtime": 0, "train_loss": 0})]
     trainer.accelerator.wait_for_everyone()
-    kept = sorted(one.name for one in pathlib.Path(folder).iterdir() if one.is_dir())
+    folders = sorted(one.name for one in pathlib.Path(folder).iterdir() if one.is_dir())
     whole = examples(1)[0]["input_ids"][None]
-    again = transformers.AutoModelForCausalLM.from_pretrained(pathlib.Path(folder) / kept[0])
-    return [*found, kept, again(whole).logits.square().mean().item(), again.config._attn_implementation]
+    again = transformers.AutoModelForCausalLM.from_pretrained(pathlib.Path(folder) / folders[0])
+    return [*numbers, folders, again(whole).logits.square().mean().item(), again.config._attn_implementation]
 
 
 def packed(base, folder, **more):
@@ -90,13 +90,13 @@ def packed(base, folder, **more):
     rows = [{"input_ids": one["input_ids"], "labels": one["labels"]} for one in ragged()]
     of_trainer = {"train_dataset": rows, "eval_dataset": rows[:5], "data_collator": collate}
     trainer = trainer_of(base, folder, {"gradient_accumulation_steps": 2}, of_trainer, **more)
-    found = numbers_of(trainer, trainer.train().metrics)
-    return [found[0], found[1], found[-1], trainer.evaluate()["eval_loss"]]
+    numbers = numbers_of(trainer, trainer.train().metrics)
+    return [numbers[0], numbers[1], numbers[-1], trainer.evaluate()["eval_loss"]]
 
 
 def adapted(base, folder, **more):
     """Adapters of peft, and parameters beside them."""
-    found = []
+    numbers = []
     for kind in (
         peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], modules_to_save=["lm_head"]),
         peft.IA3Config(target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"]),
@@ -105,11 +105,11 @@ def adapted(base, folder, **more):
         for name, parameter in model.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(3))
-        settings = {"label_smoothing_factor": 0.1 if found else 0.0, "gradient_accumulation_steps": 2}
+        settings = {"label_smoothing_factor": 0.1 if numbers else 0.0, "gradient_accumulation_steps": 2}
         of_trainer = {"model": model, "eval_dataset": examples(3, seed=9)}
         trainer = trainer_of(base, folder, settings, of_trainer, **more)
-        found += [numbers_of(trainer, trainer.train().metrics), trainer.evaluate()["eval_loss"]]
-    return found
+        numbers += [numbers_of(trainer, trainer.train().metrics), trainer.evaluate()["eval_loss"]]
+    return numbers
 
 
 def tokenizer():
@@ -132,12 +132,12 @@ def overridden(base, folder, **more):
     trainer = trainer_of(base, folder, settings, of_trainer, **more)
     trainer.add_callback(Counts)
     trainer.pop_callback(Counts)
-    found = [numbers_of(trainer, trainer.train().metrics)]
+    numbers = [numbers_of(trainer, trainer.train().metrics)]
     trainer.remove_callback(Counts)
     loader = trainer.get_train_dataloader()
-    found += [trainer.num_examples(loader), trainer.get_num_trainable_parameters()]
-    found += [trainer.get_learning_rates(), len(trainer.get_optimizer_group())]
-    found.append(trainer.predict(examples(2)).metrics["test_loss"])
+    numbers += [trainer.num_examples(loader), trainer.get_num_trainable_parameters()]
+    numbers += [trainer.get_learning_rates(), len(trainer.get_optimizer_group())]
+    numbers.append(trainer.predict(examples(2)).metrics["test_loss"])
     trainer.create_scheduler(4, trainer.optimizer)
     trainer.create_optimizer_and_scheduler(4)
     metrics = {"a_loss": 1.0}
@@ -147,22 +147,22 @@ def overridden(base, folder, **more):
     trainer.create_model_card()
     trainer.accelerator.wait_for_everyone()
     files = sorted(one.name for one in pathlib.Path(folder).rglob("*") if one.is_file())
-    return [*found, files, sorted(called)]
+    return [*numbers, files, sorted(called)]
 
 
 def narrow(base, folder, **more):
     """Predictions in fp32 and of models that are cast to narrow numbers, and parameters after some steps."""
-    found = {}
+    numbers = {}
     for name in ("", "bf16_full_eval", "fp16_full_eval"):
         trainer = trainer_of(base, folder, {name: True} if name else {}, {}, **more)
-        found[name] = trainer.predict(examples(2)).predictions.flatten().tolist()
+        numbers[name] = trainer.predict(examples(2)).predictions.flatten().tolist()
     for name in ("trained", "bf16"):
         settings = {"max_steps": 2, "gradient_accumulation_steps": 2, "bf16": name == "bf16"}
         trainer = trainer_of(base, folder, settings, {}, **more)
         trainer.train()
         sums = [one.detach().flatten() for one in trainer.model.parameters()]
-        found[name] = torch.cat(sums)[::5].tolist()
-    return found
+        numbers[name] = torch.cat(sums)[::5].tolist()
+    return numbers
 
 
 def size_of(values):
@@ -176,14 +176,14 @@ def size_of(values):
 
 def evaluated(base, folder, **more):
     """Metrics, predictions and the inputs of functions of metrics, in each way to ask for them."""
-    found = {}
+    numbers = {}
 
-    def metrics(given, compute_result=True):
-        seen.append([size_of(one) for one in (given.predictions, given.label_ids)])
-        seen[-1] += [None if one is None else len(one) for one in (given.inputs, given.losses)]
-        return {"rows": len(given.predictions)}
+    def metrics(prediction, compute_result=True):
+        sizes.append([size_of(one) for one in (prediction.predictions, prediction.label_ids)])
+        sizes[-1] += [None if one is None else len(one) for one in (prediction.inputs, prediction.losses)]
+        return {"rows": len(prediction.predictions)}
 
-    asked = {
+    settings_of = {
         "loss": ({}, {}),
         "metrics": ({}, {"compute_metrics": metrics}),
         "included": (
@@ -203,21 +203,21 @@ def evaluated(base, folder, **more):
         "own loss": ({}, {"compute_metrics": metrics, "kind": with_own_loss}),
         "sorted": ({"train_sampling_strategy": "group_by_length"}, {"compute_metrics": metrics}),
     }
-    for name, (settings, of_trainer) in asked.items():
-        seen = []
+    for name, (settings, of_trainer) in settings_of.items():
+        sizes = []
         trainer = trainer_of(
             base, folder, settings, {"eval_dataset": examples(5, seed=9)} | of_trainer, **more
         )
         evaluation = trainer.evaluate()
         steps = round(evaluation["eval_steps_per_second"] * evaluation["eval_runtime"])
         predicted = trainer.predict(examples(3, seed=8), metric_key_prefix="held")
-        found[name] = [evaluation["eval_loss"], evaluation.get("eval_rows"), steps, seen]
-        found[name] += [predicted.metrics["held_loss"], size_of(predicted.predictions)]
+        numbers[name] = [evaluation["eval_loss"], evaluation.get("eval_rows"), steps, sizes]
+        numbers[name] += [predicted.metrics["held_loss"], size_of(predicted.predictions)]
     trainer = trainer_of(
         base, folder, {"eval_do_concat_batches": False}, {"compute_metrics": metrics}, **more
     )
     rows = [{"input_ids": one["input_ids"]} for one in examples(3, seed=8)]
-    found["without labels"] = size_of(trainer.predict(rows).predictions)
+    numbers["without labels"] = size_of(trainer.predict(rows).predictions)
     both = trainer.evaluate({"a": examples(1), "b": examples(3)})
-    found["dict"] = {name: value for name, value in both.items() if name.endswith("_loss")}
-    return found
+    numbers["dict"] = {name: value for name, value in both.items() if name.endswith("_loss")}
+    return numbers

@@ -45,9 +45,9 @@ def flat(values, name=""):
     return [(name, values)]
 
 
-def differences(given, wanted):
+def differences(actual, expected):
     """Names of values that differ by more than 1e-4, with both."""
-    pairs = zip(flat(given), flat(wanted), strict=True)
+    pairs = zip(flat(actual), flat(expected), strict=True)
     return [(name, mine, theirs) for (name, mine), (_, theirs) in pairs if not is_near(mine, theirs)]
 
 
@@ -66,9 +66,9 @@ def test_gives_the_numbers_of_one_process(runs, name):
     ("name", "exact"), [("bf16_full_eval", ""), ("fp16_full_eval", ""), ("bf16", "trained")]
 )
 def test_narrow_numbers_are_as_near_to_fp32_as_those_of_one_process(runs, name, exact):
-    wanted = torch.tensor(runs["wanted"]["narrow"][exact])
+    expected = torch.tensor(runs["wanted"]["narrow"][exact])
     mine, theirs = (
-        (torch.tensor(runs[side]["narrow"][name]) - wanted).norm() for side in ("given", "wanted")
+        (torch.tensor(runs[side]["narrow"][name]) - expected).norm() for side in ("given", "wanted")
     )
     assert 0 < mine <= 2.5 * theirs, (mine, theirs)
 
@@ -76,23 +76,23 @@ def test_narrow_numbers_are_as_near_to_fp32_as_those_of_one_process(runs, name, 
 def test_first_batch_is_compared_with_one_device(runs):
     checked, text, is_installed = runs["given"]["first batch"]
     assert len(checked) == 4
-    for name, (given, wanted) in checked.items():
-        assert given == wanted, name  # the same bits
+    for name, (actual, expected) in checked.items():
+        assert actual == expected, name  # the same bits
     assert "LlamaForCausalLM over 2 ranks differs from one device: " in text
     assert is_installed
 
 
 def test_one_rank_is_one_process(tmp_path):
     sp = armillary.SequenceParallel()
-    given = cases.trained(Trainer, tmp_path, "accumulation", sp=sp)
-    assert not differences(given, cases.trained(transformers.Trainer, tmp_path, "accumulation"))
+    actual = cases.trained(Trainer, tmp_path, "accumulation", sp=sp)
+    assert not differences(actual, cases.trained(transformers.Trainer, tmp_path, "accumulation"))
 
 
 def test_the_table_has_each_argument_once():
     fields = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
     honoured = " ".join(table.HONOURED_ARGUMENTS.values()).split()
-    named = [*honoured, *table.REFUSED_ARGUMENTS, *table.LIMITED]
-    assert sorted(named) == sorted(fields)
+    names = [*honoured, *table.REFUSED_ARGUMENTS, *table.LIMITED]
+    assert sorted(names) == sorted(fields)
     parameters = list(inspect.signature(transformers.Trainer.__init__).parameters)[1:]
     assert sorted(table.HONOURED_INIT.split()) == sorted(parameters)
     methods = [*table.HONOURED_METHODS.split(), *" ".join(table.REFUSED_METHODS.values()).split()]

@@ -38,11 +38,11 @@ def full(parameter):
 
 def trained(wrap, sp, dp_rank, dp_world):
     """Errors of losses and parameters of this rank against one device, in fp64."""
-    wanted_losses, wanted = one_device()
+    wanted_losses, exact = one_device()
     spread = wrap(model.Model(sp).double())
     rows = slice(dp_rank * model.BATCH // dp_world, (dp_rank + 1) * model.BATCH // dp_world)
     losses = model.steps(spread, sp, adamw(spread.parameters()), rows)
-    errors = [reference.relative_error(full(a), b) for a, b in zip(spread.parameters(), wanted, strict=True)]
+    errors = [reference.relative_error(full(a), b) for a, b in zip(spread.parameters(), exact, strict=True)]
     # The loss of a replica is that of its rows; all rows have as many labels.
     for loss, wanted_loss in zip(losses, wanted_losses, strict=True):
         dist.all_reduce(loss)
@@ -64,22 +64,24 @@ def two_by_two(rank, world):
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
     place = mesh.get_local_rank("dp"), 2
     both = mesh["dp", "cp"]._flatten("dp_cp")
-    found = {}
+    results = {}
     for layout in ("zigzag", "striped"):
         sp = armillary.SequenceParallel(mesh["cp"], layout=layout, strategy="usp:u=2")
         ddp = lambda one: DistributedDataParallel(one, process_group=both.get_group())  # noqa: E731
-        found["DDP", layout] = trained(ddp, sp, *place)
-        found["FSDP2", layout] = trained(fsdp(both), sp, *place)
+        results["DDP", layout] = trained(ddp, sp, *place)
+        results["FSDP2", layout] = trained(fsdp(both), sp, *place)
     # Shards of parameters in the rows of the mesh, replicas of them in its columns.
-    found["HSDP"] = trained(fsdp(mesh), armillary.SequenceParallel(mesh["cp"]), *place)
+    results["HSDP"] = trained(fsdp(mesh), armillary.SequenceParallel(mesh["cp"]), *place)
     by_name = armillary.SequenceParallel(mesh.get_group("cp"))
-    found["sub-groups have their own ranks"] = 0.0 if (by_name.rank, by_name.world) == (rank % 2, 2) else 1.0
-    return found
+    results["sub-groups have their own ranks"] = (
+        0.0 if (by_name.rank, by_name.world) == (rank % 2, 2) else 1.0
+    )
+    return results
 
 
 def test_two_by_two_ranks_equal_one_device():
-    for rank, found in enumerate(ranks.run(4, two_by_two)):
-        for case, error in found.items():
+    for rank, results in enumerate(ranks.run(4, two_by_two)):
+        for case, error in results.items():
             assert error < 1e-9, f"rank {rank}: {case}: {error}"
 
 
@@ -117,20 +119,20 @@ WRAPS = {
 
 
 def recomputed(rank, world):
-    found = {}
+    results = {}
     for strategy in ("ring", "ulysses"):
         sp = armillary.SequenceParallel(strategy=strategy)
-        wanted, _ = gradients(sp, None)
+        exact, _ = gradients(sp, None)
         for name, wrap in WRAPS.items():
             got, calls = gradients(sp, wrap)
-            same = all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
-            found[strategy, name] = same, calls["attention_forward"], calls["attention_backward"]
-    return found
+            same = all(torch.equal(a, b) for a, b in zip(got, exact, strict=True))
+            results[strategy, name] = same, calls["attention_forward"], calls["attention_backward"]
+    return results
 
 
 def test_recomputed_layers_have_the_same_bits_and_attention_runs_once_where_it_is_kept():
-    for found in ranks.run(2, recomputed):
-        for (strategy, name), (same, forward, backward) in found.items():
+    for results in ranks.run(2, recomputed):
+        for (strategy, name), (same, forward, backward) in results.items():
             assert same, (strategy, name)
             assert backward == 2, (strategy, name)
             assert forward == (2 if name == "attention kept" else 4), (strategy, name)
@@ -144,10 +146,10 @@ def losses(rank, world):
     generator = torch.Generator().manual_seed(4)
     logits = torch.randn(*ids.shape, model.VOCABULARY, dtype=torch.float64, generator=generator)
     logits.requires_grad_()
-    wanted = torch.nn.functional.cross_entropy(
+    exact = torch.nn.functional.cross_entropy(
         logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten(), ignore_index=-100
     )
-    (gradient,) = torch.autograd.grad(wanted, logits)
+    (gradient,) = torch.autograd.grad(exact, logits)
     errors = {}
     for layout in ("contiguous", "zigzag", "striped"):
         sp = armillary.SequenceParallel(layout=layout)
@@ -158,7 +160,7 @@ def losses(rank, world):
             loss.backward()
             whole_gradient = sp.unshard(mine.grad) / factor
             errors[layout, reduce] = max(
-                abs(float(loss - wanted)), reference.relative_error(whole_gradient, gradient)
+                abs(float(loss - exact)), reference.relative_error(whole_gradient, gradient)
             )
         for name in ("input_ids", "document_ids", "labels"):
             again = sp.unshard(batch[name])
@@ -176,8 +178,8 @@ def losses(rank, world):
     for reduce, factor in (("mean", world), ("sum", 1)):
         leaf = uneven["ids"].double().requires_grad_()
         (sp.unshard(leaf, deal=uneven.deal, reduce=reduce) * weights).sum().backward()
-        wanted = factor * weights[sp.positions(23)]
-        errors["unshard", reduce] = 0.0 if torch.equal(leaf.grad[0], wanted) else 1.0
+        exact = factor * weights[sp.positions(23)]
+        errors["unshard", reduce] = 0.0 if torch.equal(leaf.grad[0], exact) else 1.0
     errors["the same bits on all ranks"] = 0.0 if has_same_bits(sp) else 1.0
     return errors
 

@@ -26,10 +26,10 @@ print(armillary.__version__, armillary.__file__, *fmt[:1], sep="\\n")
 def has_objects():
     """Whether ccache can have the objects of the release build for another folder."""
     try:
-        asked = subprocess.run(["ccache", "--get-config=base_dir"], capture_output=True, text=True)
+        answer = subprocess.run(["ccache", "--get-config=base_dir"], capture_output=True, text=True)
     except FileNotFoundError:
         return False
-    base = asked.stdout.strip()
+    base = answer.stdout.strip()
     return bool(base) and str(ROOT).startswith(base)
 
 
@@ -40,11 +40,11 @@ if not (os.environ.get("ARMILLARY_TEST_ALL") or has_objects()):
 
 def run(*command, check=True):
     """A command without the environment of the build tree."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    kept.setdefault("CXX", "c++")  # the name that CMake chooses, and ccache has objects for
-    done = subprocess.run(command, cwd=ROOT, env=kept, capture_output=True, text=True, timeout=900)
-    assert not check or done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return done
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment.setdefault("CXX", "c++")  # the name that CMake chooses, and ccache has objects for
+    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=900)
+    assert not check or result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    return result
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +96,11 @@ def test_another_torch_is_one_line_with_both_versions(installed):
     build = packages / "armillary" / "_build.py"
     true = build.read_text()
     build.write_text('TORCH_VERSION = "2.9.1+other"\n')
-    done = run(str(python), "-c", "import torch; print(torch.__version__); import armillary", check=False)
+    result = run(str(python), "-c", "import torch; print(torch.__version__); import armillary", check=False)
     build.write_text(true)
-    last = done.stderr.strip().splitlines()[-1]
-    assert done.returncode == 1
-    assert "compiled against torch 2.9.1+other, and torch " + done.stdout.strip() + " is imported" in last
+    last = result.stderr.strip().splitlines()[-1]
+    assert result.returncode == 1
+    assert "compiled against torch 2.9.1+other, and torch " + result.stdout.strip() + " is imported" in last
 
 
 def test_installed_in_place(environment, wheel):

@@ -70,9 +70,9 @@ namespace {
 using plan::Tensor;
 
 /// Memory for some of what goes in or comes out of a program, by tile.
-class Tiles {
+class ProgramTiles {
  public:
-  Tiles(const CompiledProgram& compiled, const std::vector<int>& role) {
+  ProgramTiles(const CompiledProgram& compiled, const std::vector<int>& role) {
     for (const int t : role) {
       const plan::Tile& tile = compiled.program.tiles[t];
       const at::ScalarType dtype = scalar_type(dtype_of(compiled.problem, tile));
@@ -127,11 +127,11 @@ class Caller {
   ExecutionOptions options_;
   Execution forward_;
   Execution backward_;
-  Tiles inputs_;
-  Tiles outputs_;
-  Tiles saved_;
-  Tiles upstream_;
-  Tiles grads_;
+  ProgramTiles inputs_;
+  ProgramTiles outputs_;
+  ProgramTiles saved_;
+  ProgramTiles upstream_;
+  ProgramTiles grads_;
 };
 
 /// Allocations of a warm step on the rank that allocates most. The least of several steps counts: a
@@ -157,7 +157,7 @@ std::int64_t allocations_of_a_step(const plan::Problem& problem, const std::stri
   return most;
 }
 
-plan::Problem problem_of(int world, plan::Dtype dtype, plan::Wire wire) {
+plan::Problem problem_of(int world, plan::Dtype dtype, plan::TransferDtype transfer_dtype) {
   return {.world = world,
           .batch = 2,
           .heads = 4,
@@ -167,7 +167,7 @@ plan::Problem problem_of(int world, plan::Dtype dtype, plan::Wire wire) {
           .dtype = dtype,
           .mask = plan::parse_mask("causal", {200, 200}),
           .layout = plan::parse_layout("zigzag"),
-          .wire = wire};
+          .transfer_dtype = transfer_dtype};
 }
 
 TEST(Allocation, TheCounterCounts) {
@@ -180,9 +180,10 @@ TEST(Allocation, TheCounterCounts) {
 TEST(Allocation, AWarmStepOfAnyStrategyAllocatesNothing) {
   if (kSanitized) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
   for (const int world : {1, 2, 4}) {
-    for (const auto& [dtype, wire] : {std::pair(plan::Dtype::F32, plan::Wire::Accumulator),
-                                      std::pair(plan::Dtype::Bf16, plan::Wire::Input)}) {
-      const plan::Problem problem = problem_of(world, dtype, wire);
+    for (const auto& [dtype, transfer_dtype] :
+         {std::pair(plan::Dtype::F32, plan::TransferDtype::Accumulator),
+          std::pair(plan::Dtype::Bf16, plan::TransferDtype::Input)}) {
+      const plan::Problem problem = problem_of(world, dtype, transfer_dtype);
       for (const std::string& strategy : plan::every_strategy(problem)) {
         EXPECT_EQ(allocations_of_a_step(problem, strategy, {.score = {0.25}}), 0)
             << strategy << " on " << world << " ranks";
@@ -193,7 +194,7 @@ TEST(Allocation, AWarmStepOfAnyStrategyAllocatesNothing) {
 
 TEST(Allocation, NorDoFeatures) {
   if (kSanitized) GTEST_SKIP() << "[SKIP] a sanitizer's allocator";
-  const plan::Problem problem = problem_of(2, plan::Dtype::F32, plan::Wire::Accumulator);
+  const plan::Problem problem = problem_of(2, plan::Dtype::F32, plan::TransferDtype::Accumulator);
   const kernel::Score score{.scale = 0.25,
                             .softcap = 20.0,
                             .alibi_slopes_H = at::tensor({0.1f, 0.2f, 0.3f, 0.4f}),

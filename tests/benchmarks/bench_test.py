@@ -27,9 +27,9 @@ def run(name, *flags, env=None):
 
 
 def rows(name, *flags, env=None):
-    done = run(name, "--json", "--seconds", 0, *flags, env=env)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = run(name, "--json", "--seconds", 0, *flags, env=env)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 @pytest.fixture(autouse=True)
@@ -50,25 +50,25 @@ def test_kernel():
 
 
 def test_merge():
-    found = rows("merge", "--quick", "--tokens", 64, "--threads", 1)
-    assert [row["what"] for row in found] == ["merge", "add"]
+    lines = rows("merge", "--quick", "--tokens", 64, "--threads", 1)
+    assert [row["what"] for row in lines] == ["merge", "add"]
 
 
 def test_layer():
-    found = rows("layer", "--quick", "--tokens", 16, "--heads", 2)
-    assert [(row["world"], row["pass"]) for row in found] == [
+    lines = rows("layer", "--quick", "--tokens", 16, "--heads", 2)
+    assert [(row["world"], row["pass"]) for row in lines] == [
         (world, direction) for world in (1, 2) for direction in ("forward", "forward+backward")
     ]
-    assert all(("left_out_turns" in row) == (row["world"] == 2) for row in found)
+    assert all(("left_out_turns" in row) == (row["world"] == 2) for row in lines)
 
 
 def test_strategies():
-    found = rows("strategies", "--quick", "--tokens", 16, "--heads", 2, "--head-dim", 16)
-    ours = {row["who"] for row in found if row["ours"]}
-    others = {row["who"] for row in found if not row["ours"]}
+    lines = rows("strategies", "--quick", "--tokens", 16, "--heads", 2, "--head-dim", 16)
+    ours = {row["who"] for row in lines if row["ours"]}
+    others = {row["who"] for row in lines if not row["ours"]}
     assert ours == set(strategies.STRATEGIES)
     assert {"plain zigzag ring", "plain Ulysses", "PyTorch context parallel, ring"} <= others
-    for row in found:
+    for row in lines:
         assert row["who"].startswith("yunchang") or row["max_error"] < 1e-5, row
         assert "seconds" in row or row["reasons"]["seconds"], row
         assert not row["ours"] or row["over_best_other"] > 0, row
@@ -76,29 +76,29 @@ def test_strategies():
 
 
 def test_overlap():
-    done = run("overlap", "--json", "--quick", "--tokens", 64, "--heads", 2, "--head-dim", 16, "--least", 1)
-    if "emulated hosts" in done.stderr:
-        pytest.skip(f"[SKIP] {done.stderr.strip()}")
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [(row["engine"], row["pass"]) for row in found] == [
+    result = run("overlap", "--json", "--quick", "--tokens", 64, "--heads", 2, "--head-dim", 16, "--least", 1)
+    if "emulated hosts" in result.stderr:
+        pytest.skip(f"[SKIP] {result.stderr.strip()}")
+    assert result.returncode == 0, result.stderr
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(row["engine"], row["pass"]) for row in lines] == [
         (engine, direction) for engine in ("mpi", "c10d") for direction in ("forward", "forward+backward")
     ]
-    for row in found:
+    for row in lines:
         assert row["messages_seconds"] > 0
         assert 0 < row["link_least"] <= row["link_most"], row
         assert (row["by_the_plan"] == 0) == (row["pass"] == "forward"), row
 
 
 def test_collectives():
-    found = rows("collectives", "--quick", "--bytes", 64, 8192)
-    assert [(row["engine"], row["part_bytes"], row["operation"]) for row in found] == [
+    lines = rows("collectives", "--quick", "--bytes", 64, 8192)
+    assert [(row["engine"], row["part_bytes"], row["operation"]) for row in lines] == [
         (engine, size, operation)
         for engine in contest.ENGINES
         for size in (64, 8192)
         for operation in ("all_gather", "reduce_scatter")
     ]
-    for row in found:
+    for row in lines:
         # To the one other rank: one message, which says what is called.
         assert (row["messages"], row["bytes"]) == (1, row["part_bytes"]), row
         assert row["label_bytes"] > 0
@@ -109,44 +109,44 @@ def test_collectives():
 
 def test_live():
     shape = ["--heads", 2, "--head-dim", 16, "--tokens", 32, "--strategies", "ring", "--least", 1]
-    found = rows("live", "--quick", *shape)
-    assert [row["pass"] for row in found] == ["forward", "forward+backward"]
-    for row in found:
+    lines = rows("live", "--quick", *shape)
+    assert [row["pass"] for row in lines] == ["forward", "forward+backward"]
+    for row in lines:
         assert row["place"] == "threads"
         assert row["ratio"] == row["simulated_seconds"] / row["seconds"] > 0
         assert row["compute_ratio"] == row["simulated_compute_seconds"] / row["compute_seconds"] > 0
 
 
 def test_train():
-    found = rows("train", "--quick", "--tokens", 64, "--dim", 64, "--layers", 1, "--dtype", "fp32")
-    assert {row["who"] for row in found} >= {"ours, 2 ranks", "PyTorch, 2 threads"}
-    assert {row["model"] for row in found} == {"gpt", "llama"}
+    lines = rows("train", "--quick", "--tokens", 64, "--dim", 64, "--layers", 1, "--dtype", "fp32")
+    assert {row["who"] for row in lines} >= {"ours, 2 ranks", "PyTorch, 2 threads"}
+    assert {row["model"] for row in lines} == {"gpt", "llama"}
     for model in ("gpt", "llama"):
         first = [
-            row["first_grad_norm"] for row in found if row["model"] == model and "first_grad_norm" in row
+            row["first_grad_norm"] for row in lines if row["model"] == model and "first_grad_norm" in row
         ]
         assert max(first) - min(first) < 1e-3 * min(first)
-    assert all(row["left_out_turns"] == len(row["left_out_cores"]) for row in found)
+    assert all(row["left_out_turns"] == len(row["left_out_cores"]) for row in lines)
 
 
 def test_verify():
     if not (ROOT / "build" / "bin" / "verify_bench").is_file():
         pytest.skip("[SKIP] build/bin/verify_bench is not built: Google Benchmark is required for it")
-    found = rows("verify", "--quick", "--world", 8)
-    assert {(row["what"], row["pass"]) for row in found} == {
+    lines = rows("verify", "--quick", "--world", 8)
+    assert {(row["what"], row["pass"]) for row in lines} == {
         (what, direction) for what in ("plan", "verify") for direction in ("forward", "backward")
     }
-    assert all(row["ms"] > 0 for row in found)
-    assert all(row["left_out_turns"] == len(row["left_out_cores"]) for row in found)
+    assert all(row["ms"] > 0 for row in lines)
+    assert all(row["left_out_turns"] == len(row["left_out_cores"]) for row in lines)
 
 
 def test_sim():
     if not (ROOT / "build" / "bin" / "sim_bench").is_file():
         pytest.skip("[SKIP] build/bin/sim_bench is not built: Google Benchmark is required for it")
-    found = rows("sim", "--quick")
-    assert {row["strategy"].split(":")[0] for row in found} == {"ring", "usp", "grid"}
-    assert all(row["simulated_ranks"] < row["world"] == 16384 for row in found)
-    assert all(row["events_per_s"] > 0 for row in found)
+    lines = rows("sim", "--quick")
+    assert {row["strategy"].split(":")[0] for row in lines} == {"ring", "usp", "grid"}
+    assert all(row["simulated_ranks"] < row["world"] == 16384 for row in lines)
+    assert all(row["events_per_s"] > 0 for row in lines)
 
 
 @pytest.mark.parametrize(
@@ -159,26 +159,28 @@ def test_sim():
     ],
 )
 def test_sizes_that_cannot_be(flags, message):
-    done = run(*flags)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert done.stdout == ""
+    result = run(*flags)
+    assert result.returncode == 2
+    assert message in result.stderr
+    assert result.stdout == ""
 
 
 def test_what_our_program_refuses_is_refused():
-    done = run("layer", "--quick", "--tokens", 16, "--heads", 100000000000)
-    assert done.returncode == 2
-    assert done.stderr.startswith("bench: --heads: '100000000000' given")
+    result = run("layer", "--quick", "--tokens", 16, "--heads", 100000000000)
+    assert result.returncode == 2
+    assert result.stderr.startswith("bench: --heads: '100000000000' given")
 
 
 def test_a_benchmark_that_there_is_not():
-    done = subprocess.run(["./dev", "bench", "kernl"], cwd=ROOT, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 2
-    assert "bench: 'kernl'; kernel merge layer" in done.stderr
-    assert "nearest: kernel" in done.stderr
-    done = run("kernl")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("bench: 'kernl' given; one of collectives, contest, executor, ")
+    result = subprocess.run(
+        ["./dev", "bench", "kernl"], cwd=ROOT, capture_output=True, text=True, timeout=300
+    )
+    assert result.returncode == 2
+    assert "bench: 'kernl'; kernel merge layer" in result.stderr
+    assert "nearest: kernel" in result.stderr
+    result = run("kernl")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith("bench: 'kernl' given; one of collectives, contest, executor, ")
 
 
 def turns(*against, env=None, **flags):
@@ -188,11 +190,11 @@ def turns(*against, env=None, **flags):
         command += ["--against", shlex.join(map(str, one))]
     for name, value in flags.items():
         command += [f"--{name}", str(value)]
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=900, env=os.environ | (env or {})
     )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
 
 
 def script(tmp_path, text, name="peer"):
@@ -225,10 +227,10 @@ serve(claim_stdout(), {{"sides": list(values), "version": 3}}, run)
 
 
 def test_a_peer_that_is_not_installed(tmp_path):
-    found = turns(script(tmp_path, "import no_such_module"))
-    reason = found["contenders"][0]["reason"]
+    lines = turns(script(tmp_path, "import no_such_module"))
+    reason = lines["contenders"][0]["reason"]
     assert contest.short(reason) == "not installed: 'no_such_module'"
-    assert found["medians"] == {}
+    assert lines["medians"] == {}
 
 
 def test_a_library_that_is_not_installed(tmp_path):
@@ -236,28 +238,28 @@ def test_a_library_that_is_not_installed(tmp_path):
     (tmp_path / "yunchang.py").write_text(absent, encoding="utf-8")
     peer = [sys.executable, contest.BENCH, "peers.gloo_attention"]
     peer += ["--tokens", 16, "--heads", 2, "--head-dim", 16]
-    found = turns(peer, env={"PYTHONPATH": str(tmp_path)})
-    facts = found["contenders"][0]["facts"]
+    lines = turns(peer, env={"PYTHONPATH": str(tmp_path)})
+    facts = lines["contenders"][0]["facts"]
     assert facts["reasons"]["yunchang ring"] == "not installed: yunchang"
     assert facts["max_error"]["plain zigzag ring"] < 1e-5  # and the others go on
-    assert found["medians"]["plain zigzag ring forward"] > 0
-    assert "yunchang ring forward" not in found["medians"]
+    assert lines["medians"]["plain zigzag ring forward"] > 0
+    assert "yunchang ring forward" not in lines["medians"]
 
 
 def test_a_peer_that_hangs_is_ended(tmp_path):
     text = "import subprocess, time\nsubprocess.Popen(['sleep', '60'])\ntime.sleep(60)"
-    found = turns(script(tmp_path, text), deadline=1)
-    assert found["contenders"][0]["reason"] == "no answer within 1 s"
+    lines = turns(script(tmp_path, text), deadline=1)
+    assert lines["contenders"][0]["reason"] == "no answer within 1 s"
 
 
 def test_a_side_that_fails_has_a_reason_and_the_others_go_on(tmp_path):
     good = scripted(tmp_path, {"a": [3.0, 1.0, 2.0]}, "good")
     bad = scripted(tmp_path, {"b": ["not today"]}, "bad")
-    found = turns(good, bad)
-    assert (found["medians"], found["leasts"]) == ({"a": 2.0}, {"a": 1.0})
-    assert found["reasons"] == {"b": "not today"}
-    assert contest.counts(found) == {"turns": 3}
-    assert found["contenders"][0]["facts"] == {"version": 3}
+    lines = turns(good, bad)
+    assert (lines["medians"], lines["leasts"]) == ({"a": 2.0}, {"a": 1.0})
+    assert lines["reasons"] == {"b": "not today"}
+    assert contest.counts(lines) == {"turns": 3}
+    assert lines["contenders"][0]["facts"] == {"version": 3}
 
 
 @pytest.mark.parametrize(
@@ -284,10 +286,10 @@ def test_a_side_that_fails_has_a_reason_and_the_others_go_on(tmp_path):
     ],
 )
 def test_turns_without_a_second_core_are_left_out(tmp_path, cores, median, counts, text):
-    found = turns(scripted(tmp_path, {"cores": cores, "side": [7.0, 5.0, 1.0]}))
-    assert found["medians"]["side"] == median
-    assert contest.counts(found) == counts
-    assert contest.left_out(found) == text
+    lines = turns(scripted(tmp_path, {"cores": cores, "side": [7.0, 5.0, 1.0]}))
+    assert lines["medians"]["side"] == median
+    assert contest.counts(lines) == counts
+    assert contest.left_out(lines) == text
 
 
 def test_one_thread_has_no_turns_to_leave_out():
@@ -297,10 +299,10 @@ def test_one_thread_has_no_turns_to_leave_out():
 def test_package():
     if not (contest.ROOT / "build" / "python" / "armillary").is_dir():
         pytest.skip("[SKIP] build/python is not built: ./dev build --all")
-    found = rows("package", "--quick", "--tokens", 16, "--heads", 2, "--head-dim", 16)
-    timed = {(row["who"], row["pass"]): row for row in found if "seconds" in row and "who" in row}
+    lines = rows("package", "--quick", "--tokens", 16, "--heads", 2, "--head-dim", 16)
+    timed = {(row["who"], row["pass"]): row for row in lines if "seconds" in row and "who" in row}
     for direction in ("forward", "forward+backward"):
         assert timed["armillary package", direction]["max_error"] < 1e-5
         assert timed["plain zigzag ring", direction]["over_ours"] > 0
-    calls = {row["call"]: row["seconds"] for row in found if "call" in row}
+    calls = {row["call"]: row["seconds"] for row in lines if "call" in row}
     assert set(calls) == {"forward", "op of forward", "forward+backward"}

@@ -135,7 +135,7 @@ def test_refusals(tmp_path):
 def test_without_matplotlib_one_line_says_so(tmp_path):
     path = table(tmp_path / "a.csv", row("ring", 1.0))
     find = f"import sys; sys.modules['matplotlib'] = None; sys.path.insert(0, {str(contest.BENCH.parent)!r})"
-    done = subprocess.run(
+    result = subprocess.run(
         [
             sys.executable,
             "-c",
@@ -149,5 +149,5 @@ def test_without_matplotlib_one_line_says_so(tmp_path):
         text=True,
         timeout=300,
     )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "plots: matplotlib is not installed; it is required: ./dev setup bench\n"
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "plots: matplotlib is not installed; it is required: ./dev setup bench\n"

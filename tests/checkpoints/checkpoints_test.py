@@ -23,8 +23,8 @@ pytestmark = pytest.mark.skipif(
 
 
 def needs(package):
-    found = importlib.util.find_spec(package) is not None
-    return pytest.mark.skipif(not found, reason=f"[SKIP] Python has no {package}")
+    is_installed = importlib.util.find_spec(package) is not None
+    return pytest.mark.skipif(not is_installed, reason=f"[SKIP] Python has no {package}")
 
 
 def command(folder, *more, steps=12, world=2, recipe="llama", **keys):
@@ -50,7 +50,7 @@ def run(arguments, **options):
     )
 
 
-def done(arguments, **options):
+def output_of(arguments, **options):
     finished = run(arguments, **options)
     assert finished.returncode == 0, finished.stderr
     return finished
@@ -69,13 +69,13 @@ def newest(folder):
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     folder = tmp_path_factory.mktemp("trained") / "run"
-    done(command(folder))
+    output_of(command(folder))
     return folder
 
 
 def test_a_run_killed_at_random_moments_has_the_curve_of_one_never_killed(tmp_path):
     steps = 60
-    done(command(tmp_path / "whole", steps=steps, checkpoint__enable="false"))
+    output_of(command(tmp_path / "whole", steps=steps, checkpoint__enable="false"))
     moments = random.Random(7)
     resume = []
     for _ in range(6):
@@ -89,7 +89,7 @@ def test_a_run_killed_at_random_moments_has_the_curve_of_one_never_killed(tmp_pa
         process.kill()
         process.wait(timeout=SECONDS)
         resume = ["--resume"] if list((tmp_path / "killed").glob("checkpoints/step-??????")) else []
-    done(command(tmp_path / "killed", *resume, steps=steps))
+    output_of(command(tmp_path / "killed", *resume, steps=steps))
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
     left = {path.name for path in (tmp_path / "killed").iterdir()}
     assert left == {"checkpoints", "flight", "metrics.jsonl", "recipe.toml"}
@@ -105,7 +105,7 @@ def test_metrics_of_a_resumed_run_are_continued(trained, tmp_path):
                 subprocess.run(["rm", "-r", saved], check=True)
         with (folder / "metrics.jsonl").open("a") as metrics:
             metrics.write('{"step": 13, "loss"')  # a run that was killed in the middle of a line
-        lines = done(command(folder, "--resume", "--json")).stdout.splitlines()
+        lines = output_of(command(folder, "--resume", "--json")).stdout.splitlines()
         assert json.loads(lines[0]) == {
             "notice": f"checkpoint: resumed from {folder}/checkpoints/step-{step - 3:06}"
         }
@@ -183,7 +183,7 @@ def test_a_folder_that_cannot_be_made_is_refused_before_the_first_step(tmp_path)
 
 def test_bad_folders_are_refused_with_the_tensor(trained, tmp_path):
     folder = tmp_path / "model"
-    done([PROGRAM, "export", trained, folder])
+    output_of([PROGRAM, "export", trained, folder])
     start = command(tmp_path / "run", "--init-from", folder)
 
     def refused(arguments, text):
@@ -215,17 +215,17 @@ def test_bad_folders_are_refused_with_the_tensor(trained, tmp_path):
     ("recipe", "form"), [("llama", "hf"), ("llama", "armillary"), ("default", "armillary")]
 )
 def test_a_run_begins_with_the_parameters_of_a_folder(tmp_path, recipe, form):
-    done(command(tmp_path / "first", recipe=recipe))
-    done([PROGRAM, "export", tmp_path / "first", tmp_path / "model", "--format", form])
+    output_of(command(tmp_path / "first", recipe=recipe))
+    output_of([PROGRAM, "export", tmp_path / "first", tmp_path / "model", "--format", form])
     begun = command(tmp_path / "begun", "--init-from", tmp_path / "model", recipe=recipe)
-    done(begun)
+    output_of(begun)
     # The same sequences again: with the parameters of 12 steps, each of the first has less loss.
     for before, after in zip(curve(tmp_path / "first")[:4], curve(tmp_path / "begun")[:4], strict=True):
         assert after[1] < before[1]
 
 
 def test_gpt_is_not_written_for_transformers(tmp_path):
-    done(command(tmp_path / "run", steps=1, recipe="default"))
+    output_of(command(tmp_path / "run", steps=1, recipe="default"))
     finished = run([PROGRAM, "export", tmp_path / "run", tmp_path / "model"])
     assert finished.returncode == 2
     assert "nearest: --format armillary" in finished.stderr
@@ -236,7 +236,7 @@ def test_gpt_is_not_written_for_transformers(tmp_path):
 def test_the_safetensors_package_reads_what_we_write_and_we_read_what_it_writes(trained, tmp_path):
     from safetensors.numpy import load_file, save_file
 
-    done([PROGRAM, "export", trained, tmp_path / "model"])
+    output_of([PROGRAM, "export", trained, tmp_path / "model"])
     exported = load_file(tmp_path / "model" / "model.safetensors")
     saved = {}
     for part in newest(trained).glob("part-*.safetensors"):
@@ -252,7 +252,7 @@ def test_the_safetensors_package_reads_what_we_write_and_we_read_what_it_writes(
         if rewritten:
             save_file(exported, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
         folder = tmp_path / f"run_{rewritten}"
-        done(command(folder, "--init-from", tmp_path / "model", steps=2, checkpoint__enable="false"))
+        output_of(command(folder, "--init-from", tmp_path / "model", steps=2, checkpoint__enable="false"))
         losses.append(curve(folder))
     assert losses[0] == losses[1]
 
@@ -266,9 +266,9 @@ def test_transformers_has_our_loss_and_gradient(tmp_path):
     text = (ROOT / "README.md").read_bytes()[:257]
     (tmp_path / "text.md").write_bytes(text)
     keys = {"training__dataset_path": tmp_path / "text.md", "model__name": "llama"}
-    done(command(tmp_path / "run", steps=8, **keys))
-    done([PROGRAM, "export", tmp_path / "run", tmp_path / "model"])
-    done(
+    output_of(command(tmp_path / "run", steps=8, **keys))
+    output_of([PROGRAM, "export", tmp_path / "run", tmp_path / "model"])
+    output_of(
         command(
             tmp_path / "more", "--init-from", tmp_path / "model", steps=1, checkpoint__enable="false", **keys
         )
@@ -292,7 +292,7 @@ def launched(world, arguments):
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="[SKIP] no MPI: ./dev setup mpi")
 def test_processes_are_stopped_killed_and_resumed_on_other_worlds(tmp_path):
     steps = 40
-    done(command(tmp_path / "whole", steps=steps, checkpoint__enable="false"))
+    output_of(command(tmp_path / "whole", steps=steps, checkpoint__enable="false"))
     folder = tmp_path / "run"
 
     def interrupt(number, *more):
@@ -318,8 +318,8 @@ def test_processes_are_stopped_killed_and_resumed_on_other_worlds(tmp_path):
     subprocess.run(["cp", "-r", folder, tmp_path / "other"], check=True)
     whole = curve(tmp_path / "whole")
     # On as many ranks, every bit is that of threads that were never stopped; on others, up to rounding.
-    done(launched(2, command(folder, "--resume", steps=steps)))
+    output_of(launched(2, command(folder, "--resume", steps=steps)))
     assert curve(folder) == whole
-    done(launched(3, command(tmp_path / "other", "--resume", steps=steps, world=3)))
-    for (_, loss, _), (step, wanted, _) in zip(curve(tmp_path / "other"), whole, strict=True):
-        assert abs(loss - wanted) < 1e-5 * wanted, step
+    output_of(launched(3, command(tmp_path / "other", "--resume", steps=steps, world=3)))
+    for (_, loss, _), (step, expected, _) in zip(curve(tmp_path / "other"), whole, strict=True):
+        assert abs(loss - expected) < 1e-5 * expected, step

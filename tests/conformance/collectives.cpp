@@ -26,7 +26,7 @@ int value_of(int rank, std::int64_t i) {
 }
 
 /// `count` elements: value(0), value(1), ...
-std::vector<std::byte> values_of(Dtype dtype, std::int64_t count,
+std::vector<std::byte> values_of(ElementType dtype, std::int64_t count,
                                  const std::function<int(std::int64_t)>& value) {
   std::vector<std::byte> bytes(count * size_of(dtype));
   for (std::int64_t i = 0; i < count; ++i) {
@@ -34,22 +34,22 @@ std::vector<std::byte> values_of(Dtype dtype, std::int64_t count,
     const int x = value(i);
     const auto put = [&](auto number) { std::memcpy(to, &number, sizeof(number)); };
     switch (dtype) {
-      case Dtype::Byte:
+      case ElementType::Byte:
         put(static_cast<std::uint8_t>(x));
         break;
-      case Dtype::Int64:
+      case ElementType::Int64:
         put(static_cast<std::int64_t>(x));
         break;
-      case Dtype::Bf16:
+      case ElementType::Bf16:
         put(Bf16(static_cast<float>(x)).bits);
         break;
-      case Dtype::Fp16:
+      case ElementType::Fp16:
         put(Fp16(static_cast<float>(x)).bits);
         break;
-      case Dtype::Fp32:
+      case ElementType::Fp32:
         put(static_cast<float>(x));
         break;
-      case Dtype::Fp64:
+      case ElementType::Fp64:
         put(static_cast<double>(x));
         break;
     }
@@ -57,19 +57,19 @@ std::vector<std::byte> values_of(Dtype dtype, std::int64_t count,
   return bytes;
 }
 
-Array array_of(std::vector<std::byte>& bytes, Dtype dtype) {
+Array array_of(std::vector<std::byte>& bytes, ElementType dtype) {
   return {bytes.data(), static_cast<std::int64_t>(bytes.size()) / size_of(dtype), dtype};
 }
 
-constexpr std::array kDtypes{Dtype::Byte, Dtype::Int64, Dtype::Bf16,
-                             Dtype::Fp16, Dtype::Fp32,  Dtype::Fp64};
+constexpr std::array kDtypes{ElementType::Byte, ElementType::Int64, ElementType::Bf16,
+                             ElementType::Fp16, ElementType::Fp32,  ElementType::Fp64};
 
 TEST_P(CommunicatorConformance, CollectivesMoveEveryDtype) {
   for (const int world : worlds({1, 2, 3, 5})) {
     run(world, [](Communicator& comm) {
       const int P = comm.world();
       const int self = comm.rank();
-      for (const Dtype dtype : kDtypes) {
+      for (const ElementType dtype : kDtypes) {
         for (const std::int64_t count : {0, 1, 5}) {
           const auto mine_at = [&](int rank) {
             return [rank](std::int64_t i) { return value_of(rank, i); };
@@ -81,10 +81,10 @@ TEST_P(CommunicatorConformance, CollectivesMoveEveryDtype) {
                       return value_of(static_cast<int>(i / count), i % count);
                     }));
 
-          std::vector<std::byte> sent = values_of(dtype, P * count, mine_at(self));
-          std::vector<std::byte> received(sent.size());
-          all_to_all(comm, array_of(sent, dtype), array_of(received, dtype));
-          EXPECT_EQ(received, values_of(dtype, P * count, [&](std::int64_t i) {
+          std::vector<std::byte> outgoing = values_of(dtype, P * count, mine_at(self));
+          std::vector<std::byte> incoming(outgoing.size());
+          all_to_all(comm, array_of(outgoing, dtype), array_of(incoming, dtype));
+          EXPECT_EQ(incoming, values_of(dtype, P * count, [&](std::int64_t i) {
                       return value_of(static_cast<int>(i / count), self * count + i % count);
                     }));
 
@@ -108,7 +108,7 @@ TEST_P(CommunicatorConformance, CollectivesReduceEveryDtype) {
         }
         return result;
       };
-      for (const Dtype dtype : std::span(kDtypes).subspan(1)) {
+      for (const ElementType dtype : std::span(kDtypes).subspan(1)) {
         for (const Reduction reduction : {Reduction::Sum, Reduction::Max}) {
           for (const std::int64_t count : {0, 1, 4, 2500}) {
             const auto own = [&](std::int64_t i) { return value_of(comm.rank(), i); };

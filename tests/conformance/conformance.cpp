@@ -254,16 +254,16 @@ TEST_P(CommunicatorConformance, ManyRoundsAroundARing) {
     const int repeats = kRepeats / P * P;
     const int next = (comm.rank() + 1) % P;
     const int previous = (comm.rank() + P - 1) % P;
-    std::vector<int> held = numbers(64, 100 * comm.rank());
+    std::vector<int> values = numbers(64, 100 * comm.rank());
     std::vector<int> coming(64);
     for (int repeat = 0; repeat < repeats; ++repeat) {
       const Strided in = whole(std::span(coming));
-      const Strided out = whole(std::span(held));
+      const Strided out = whole(std::span(values));
       comm.wait_all(start_each(comm, {{Direction::Receive, previous, repeat % 2, {&in, 1}},
                                       {Direction::Send, next, repeat % 2, {&out, 1}}}));
-      std::swap(held, coming);
+      std::swap(values, coming);
     }
-    EXPECT_EQ(held, numbers(64, 100 * comm.rank())) << "rank " << comm.rank();
+    EXPECT_EQ(values, numbers(64, 100 * comm.rank())) << "rank " << comm.rank();
   });
 }
 
@@ -288,13 +288,13 @@ TEST_P(CommunicatorConformance, WaitAnyTellsWhatIsDone) {
       std::vector<int> go(1);
       comm.wait(send(comm, peer, 0, go));
       ASSERT_EQ(comm.wait_any(requests), std::size_t(peer));
-      EXPECT_TRUE(comm.done(requests[peer]));
+      EXPECT_TRUE(comm.is_complete(requests[peer]));
       EXPECT_EQ(inbox[peer][0], peer);
       requests[peer].reset();
     }
     EXPECT_THAT(text_of<InvalidArgument>([&] { comm.wait_any(requests); }),
                 HasSubstr("wait_any: 4 requests, all empty"));
-    EXPECT_TRUE(comm.done({}));
+    EXPECT_TRUE(comm.is_complete({}));
     comm.wait({});
   });
 }
@@ -304,8 +304,8 @@ TEST_P(CommunicatorConformance, PollingMakesProgress) {
     std::vector<int> value = {comm.rank() + 5};
     const Request request = comm.rank() == 0 ? send(comm, 1, 0, value) : receive(comm, 0, 0, value);
     const auto begin = Clock::now();
-    while (!comm.done(request) && seconds_since(begin) < 30) std::this_thread::yield();
-    EXPECT_TRUE(comm.done(request));
+    while (!comm.is_complete(request) && seconds_since(begin) < 30) std::this_thread::yield();
+    EXPECT_TRUE(comm.is_complete(request));
     EXPECT_EQ(value[0], 5);
   });
 }
@@ -466,7 +466,7 @@ TEST_P(CommunicatorConformance, AbortEndsAllWaits) {
     } else if (comm.rank() == P - 1) {  // Polls.
       text = text_of<CommError>([&] {
         const Request request = receive(comm, P - 2, 0, values);
-        while (!comm.done(request)) std::this_thread::yield();
+        while (!comm.is_complete(request)) std::this_thread::yield();
       });
     } else {
       const std::vector<Request> requests = {receive(comm, next, 0, values),
@@ -502,7 +502,7 @@ TEST_P(CommunicatorConformance, DoneStaysDoneAfterFailure) {
                          comm.rank() == 0 ? send(comm, 1, 0, values) : receive(comm, 0, 0, values);
                      comm.wait(request);
                      comm.abort("over");
-                     EXPECT_TRUE(comm.done(request));
+                     EXPECT_TRUE(comm.is_complete(request));
                      comm.wait(request);
                    }),
                CommError);

@@ -65,11 +65,11 @@ class CommunicatorConformance : public testing::TestWithParam<Launcher> {
   }
   /// The world nearest to `world` that the engine has.
   int at_most(int world) const { return std::min(world, GetParam().most_ranks); }
-  /// `wanted`, in which worlds that are too large become the largest one, without those of runs
+  /// `sizes`, in which worlds that are too large become the largest one, without those of runs
   /// with fewer processes.
-  std::set<int> worlds(std::initializer_list<int> wanted) const {
+  std::set<int> worlds(std::initializer_list<int> sizes) const {
     std::set<int> result;
-    for (const int world : wanted) result.insert(at_most(world));
+    for (const int world : sizes) result.insert(at_most(world));
     if (GetParam().fewer_run_too) {
       std::erase_if(result, [&](int world) { return world > 1 && world < GetParam().most_ranks; });
     }

@@ -33,15 +33,15 @@ struct Memory {
 };
 
 /// A call, which blocks or is waited for, and how its texts begin.
-struct Call {
+struct CollectiveCall {
   std::string text;
   std::function<void(Communicator&, Memory&)> run;
   bool is_started = false;
 };
 
 /// No two of them agree, in any world.
-std::vector<Call> calls_of(int world) {
-  std::vector<Call> calls;
+std::vector<CollectiveCall> calls_of(int world) {
+  std::vector<CollectiveCall> calls;
   const auto add = [&](std::string text, std::function<void(Communicator&, Memory&)> run) {
     calls.push_back({.text = std::move(text), .run = std::move(run)});
   };
@@ -71,7 +71,7 @@ std::vector<Call> calls_of(int world) {
   add("all_reduce_sum of 3 int64", [](Communicator& comm, Memory& memory) {
     Array values = memory.part(6);
     values.count = 3;
-    values.dtype = Dtype::Int64;
+    values.dtype = ElementType::Int64;
     all_reduce(comm, values);
   });
   add(fmt::format("scatter_sum of {} fp32", 3 * world), [](Communicator& comm, Memory& memory) {
@@ -103,11 +103,12 @@ std::vector<Call> calls_of(int world) {
 
 /// Runs the other call on the ranks of a set, a bit for each, and expects every rank to be told
 /// both, in its call or, if it has no part in the difference, soon after it.
-void expect_told(const Launcher& launcher, int world, unsigned others, const Call& one,
-                 const Call& other) {
+void expect_told(const Launcher& launcher, int world, unsigned others, const CollectiveCall& one,
+                 const CollectiveCall& other) {
   const auto body = [&](Communicator& comm) {
     Memory memory(world);
-    const Call& own = (others >> static_cast<unsigned>(comm.rank()) & 1U) != 0 ? other : one;
+    const CollectiveCall& own =
+        (others >> static_cast<unsigned>(comm.rank()) & 1U) != 0 ? other : one;
     const std::string text = text_of<CommError>([&] {
       own.run(comm, memory);
       for (const auto begin = Clock::now(); seconds_since(begin) < 60;) {
@@ -135,7 +136,7 @@ std::vector<unsigned> sets_of(int world, bool threads) {
 TEST_P(CommunicatorConformance, RanksThatCallDifferentCollectivesAreToldBoth) {
   const bool threads = GetParam().name == "local";
   for (const int world : worlds({2, 3, 4, threads ? 5 : 4})) {
-    std::vector<Call> calls = calls_of(world);
+    std::vector<CollectiveCall> calls = calls_of(world);
     // Messages of device memory are not compared.
     if (!GetParam().sees_sizes) std::erase_if(calls, [](auto& call) { return call.is_started; });
     for (std::size_t i = 1; i < calls.size(); ++i) {

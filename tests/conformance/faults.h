@@ -46,11 +46,11 @@ inline void ring_with_fault(std::string_view kind, Communicator& comm) {
   comm.set_timeout(1);
   for (int repeat = 0; repeat < 1000; ++repeat) {
     const bool is_struck = repeat == 20 && comm.rank() == 1;
-    const Request sent = comm.isend((comm.rank() + 1) % P, 1, {&out_part, 1});
+    const Request request = comm.isend((comm.rank() + 1) % P, 1, {&out_part, 1});
     const Request came = comm.irecv((comm.rank() + P - 1) % P, 1, {&in_part, 1});
     if (is_struck) strike(kind, comm);
     comm.wait(came);
-    comm.wait(sent);
+    comm.wait(request);
     if (is_struck && kind == "leave") return;
   }
 }

@@ -38,7 +38,7 @@ using testing::HasSubstr;
 /// Seconds from the start of mpirun, which is most of it: half of those after which it is ended.
 constexpr double kRunS = 60;
 
-struct Outcome {
+struct ProgramEnd {
   int exit_code = 0;
   std::string output;
   double seconds = 0;
@@ -55,7 +55,7 @@ std::vector<std::string> processes_with(const std::string& text) {
   return texts;
 }
 
-Outcome run_with_fault(const std::string& kind) {
+ProgramEnd run_with_fault(const std::string& kind) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe");
   // The mark makes the processes of this run known by their command lines.
   const std::string mark = "--mark=" + std::to_string(getpid()) + kind;
@@ -64,7 +64,7 @@ Outcome run_with_fault(const std::string& kind) {
       "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 5 120 mpirun -n 3 " +
       program + " --fault=" + kind + " " + mark + " 2>&1";
   const auto begin = std::chrono::steady_clock::now();
-  Outcome outcome;
+  ProgramEnd outcome;
   FILE* const pipe = popen(command.c_str(), "r");
   std::array<char, 4096> buffer;
   while (const std::size_t size = fread(buffer.data(), 1, buffer.size(), pipe)) {
@@ -87,7 +87,7 @@ class MpiFaults : public testing::Test {
 };
 
 TEST_F(MpiFaults, ARankThatThrowsEndsAll) {
-  const Outcome outcome = run_with_fault("throw");
+  const ProgramEnd outcome = run_with_fault("throw");
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("error: the disk is full"));
   EXPECT_THAT(outcome.output, HasSubstr("error: rank 1 failed: the disk is full"));
@@ -95,27 +95,27 @@ TEST_F(MpiFaults, ARankThatThrowsEndsAll) {
 }
 
 TEST_F(MpiFaults, AnAbortOfAnotherThreadEndsAllWhileTheRankComputes) {
-  const Outcome outcome = run_with_fault("abort");
+  const ProgramEnd outcome = run_with_fault("abort");
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("error: rank 1 failed: the watchdog barked"));
   EXPECT_LT(outcome.seconds, kRunS);
 }
 
 TEST_F(MpiFaults, ARankThatExitsEndsAll) {
-  const Outcome outcome = run_with_fault("exit");
+  const ProgramEnd outcome = run_with_fault("exit");
   EXPECT_EQ(outcome.exit_code, 3) << outcome.output;
   EXPECT_LT(outcome.seconds, kRunS);
 }
 
 TEST_F(MpiFaults, ARankThatIsKilledEndsAll) {
-  const Outcome outcome = run_with_fault("kill");
+  const ProgramEnd outcome = run_with_fault("kill");
   EXPECT_NE(outcome.exit_code, 0) << outcome.output;
   EXPECT_THAT(outcome.output, HasSubstr("signal 9"));
   EXPECT_LT(outcome.seconds, kRunS);
 }
 
 TEST_F(MpiFaults, ARankThatLeavesMissesItsPeersDeadline) {
-  const Outcome outcome = run_with_fault("leave");
+  const ProgramEnd outcome = run_with_fault("leave");
   EXPECT_EQ(outcome.exit_code, 4) << outcome.output;
   // Both ranks wait, as the one that leaves waits for its peer. Either may say so first.
   EXPECT_THAT(outcome.output, AnyOf(ContainsRegex("rank 1 on lane 1 not done after [1-9]"),
@@ -124,7 +124,7 @@ TEST_F(MpiFaults, ARankThatLeavesMissesItsPeersDeadline) {
 }
 
 TEST_F(MpiFaults, ARankThatIsStoppedMissesItsPeersDeadline) {
-  const Outcome outcome = run_with_fault("stop");
+  const ProgramEnd outcome = run_with_fault("stop");
   EXPECT_NE(outcome.exit_code, 0) << outcome.output;
   // The first that gives up waits for rank 1, or for a rank that does.
   EXPECT_THAT(outcome.output, AnyOf(ContainsRegex("rank 1 on lane 1 not done after [1-9]"),

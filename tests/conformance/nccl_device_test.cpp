@@ -333,7 +333,7 @@ TEST_F(NcclAlone, RefusesWhatItDoesNotTake) {
     const Strided host = whole(std::span(values));
     const Strided device = copies.allocate(host);
     const Array on_host = array(std::span(values));
-    const Array there = {device.data, 4, Dtype::Fp32, 0};
+    const Array there = {device.data, 4, ElementType::Fp32, 0};
     EXPECT_THAT([&] { all_gather(comm, on_host, there); },
                 testing::ThrowsMessage<InvalidArgument>(
                     "all_gather: memory of devices 0 and -1 (-1 is the host); one is required"));

@@ -217,13 +217,13 @@ TEST(NcclMessages, TakeHostMemoryBesideThatOfTheDevice) {
       std::vector<int> of_device(100);
       std::vector<int> of_host(100);
       const Strided mine = whole(std::span(values));
-      const Strided sent = copies.allocate(mine);
+      const Strided copy = copies.allocate(mine);
       const Strided received = copies.allocate(mine);
-      copies.copy(mine, sent);
+      copies.copy(mine, copy);
       const Strided to_host = whole(std::span(of_host));
       const int peer = 1 - comm.rank();
       const std::vector<Message> batch = {{Direction::Send, peer, 1, {&mine, 1}},
-                                          {Direction::Send, peer, 1, {&sent, 1}},
+                                          {Direction::Send, peer, 1, {&copy, 1}},
                                           {Direction::Receive, peer, 1, {&received, 1}},
                                           {Direction::Receive, peer, 1, {&to_host, 1}}};
       const std::vector<Request> requests = comm.start(batch);
@@ -233,7 +233,7 @@ TEST(NcclMessages, TakeHostMemoryBesideThatOfTheDevice) {
       EXPECT_EQ(of_device, numbers(100, peer));
       EXPECT_EQ(of_host, numbers(100, peer));
 
-      const std::vector<Strided> mixed = {mine, sent};
+      const std::vector<Strided> mixed = {mine, copy};
       EXPECT_THAT([&] { comm.isend(peer, 0, mixed); },
                   testing::ThrowsMessage<InvalidArgument>(
                       "nccl: a message with 1 part in host memory and 1 on the device; one place "
@@ -247,7 +247,7 @@ TEST(NcclMessages, TakeHostMemoryBesideThatOfTheDevice) {
               fmt::format("isend: memory of device {}; this engine takes that of the host "
                           "and of device {}",
                           peer, comm.rank())));
-      copies.release(sent);
+      copies.release(copy);
       copies.release(received);
     };
     run_on_nccl(api.get(), "", host, body, {.lanes = 2});
@@ -260,31 +260,30 @@ TEST(NcclMessages, CollectivesThatDifferInPlaceEndEveryRank) {
   FakeGpus gpus(2, {});
   std::vector<std::vector<float>> memory(2, std::vector<float>(100, 1));
   EXPECT_THROW(
-      run_ranks(2,
-                [&](Communicator& host) {
-                  const auto api = gpus.api(host.rank());
-                  const auto body = [&](Communicator& comm) {
-                    DeviceCopies copies(*api, comm.rank());
-                    const std::span<float> values = memory[comm.rank()];
-                    const Strided there = copies.allocate(whole(values));
-                    const Array of_host = array(values);
-                    const Array of_device = {there.data, of_host.count, Dtype::Fp32, there.device};
-                    EXPECT_EQ(
-                        text_of<InvalidArgument>([&] { all_to_all(comm, of_host, of_device); }),
+      run_ranks(
+          2,
+          [&](Communicator& host) {
+            const auto api = gpus.api(host.rank());
+            const auto body = [&](Communicator& comm) {
+              DeviceCopies copies(*api, comm.rank());
+              const std::span<float> values = memory[comm.rank()];
+              const Strided there = copies.allocate(whole(values));
+              const Array of_host = array(values);
+              const Array of_device = {there.data, of_host.count, ElementType::Fp32, there.device};
+              EXPECT_EQ(text_of<InvalidArgument>([&] { all_to_all(comm, of_host, of_device); }),
                         fmt::format("all_to_all: memory of devices -1 and {} (-1 is the "
                                     "host); one is required",
                                     comm.rank()));
-                    barrier(comm);  // Nothing was started.
-                    EXPECT_THAT(text_of<CommError>([&] {
-                                  all_reduce(comm, comm.rank() == 0 ? of_host : of_device);
-                                }),
-                                HasSubstr("failed: rank 0 calls all_reduce_sum of 100 fp32, rank 1 "
-                                          "calls all_reduce_sum of 100 fp32 on a device; the same "
-                                          "call is required on all ranks"));
-                    copies.release(there);
-                  };
-                  run_on_nccl(api.get(), "", host, body, {.lanes = 2});
-                }),
+              barrier(comm);  // Nothing was started.
+              EXPECT_THAT(text_of<CommError>(
+                              [&] { all_reduce(comm, comm.rank() == 0 ? of_host : of_device); }),
+                          HasSubstr("failed: rank 0 calls all_reduce_sum of 100 fp32, rank 1 "
+                                    "calls all_reduce_sum of 100 fp32 on a device; the same "
+                                    "call is required on all ranks"));
+              copies.release(there);
+            };
+            run_on_nccl(api.get(), "", host, body, {.lanes = 2});
+          }),
       CommError);
   EXPECT_THAT(gpus.broken_rules(), IsEmpty());
 }

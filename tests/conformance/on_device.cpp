@@ -118,9 +118,9 @@ class MirroredCollectives : public Collectives {
     inner_.all_gather(from.array(), to.array());
     to.copy_back();
   }
-  void all_to_all(const Array& sent, const Array& received) override {
-    Mirror from(copies_, sent);
-    Mirror to(copies_, received);
+  void all_to_all(const Array& outgoing, const Array& incoming) override {
+    Mirror from(copies_, outgoing);
+    Mirror to(copies_, incoming);
     inner_.all_to_all(from.array(), to.array());
     to.copy_back();
   }
@@ -173,11 +173,11 @@ class OnDevice : public Communicator {
       requests[i] = std::move(mirrored[i]);
     }
   }
-  bool do_done(const Pending& request) override {
+  bool do_is_complete(const Pending& request) override {
     const auto& own = static_cast<const MirroredPending&>(request);
-    const bool done = inner_.done(own.inner);
-    if (done) own.finish();
-    return done;
+    const bool is_complete = inner_.is_complete(own.inner);
+    if (is_complete) own.finish();
+    return is_complete;
   }
   std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override {
     std::vector<Request> inner(requests.size());

@@ -72,8 +72,8 @@ TEST_P(CommunicatorConformance, StridedMemoryOfManyRows) {
     if (comm.rank() == 0) return;
     for (int row = 0; row < kRows; ++row) {
       for (int column = 0; column < 700; ++column) {
-        const bool sent = column >= 100 && column < 400;
-        ASSERT_EQ(at(row, column), sent ? row * 700 + column : -1) << row << ", " << column;
+        const bool is_inside = column >= 100 && column < 400;
+        ASSERT_EQ(at(row, column), is_inside ? row * 700 + column : -1) << row << ", " << column;
       }
     }
   });

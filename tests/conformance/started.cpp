@@ -92,12 +92,13 @@ TEST_P(CommunicatorConformance, StartedScattersOfHalfFloatsMayKeepTheirSum) {
     run(world, [](Communicator& comm) {
       // 256 + 1 + 1 .. in bf16 stays 256 if each sum is rounded.
       std::vector<std::uint16_t> all(comm.world(), Bf16(comm.rank() == 0 ? 256.F : 1.F).bits);
-      const Array sent = array(std::span(all), Dtype::Bf16);
+      const Array outgoing = array(std::span(all), ElementType::Bf16);
       float whole = 0;
-      comm.wait(start_reduce_scatter(comm, sent, array(std::span(&whole, 1))));
+      comm.wait(start_reduce_scatter(comm, outgoing, array(std::span(&whole, 1))));
       EXPECT_EQ(whole, 255.F + static_cast<float>(comm.world()));
       std::uint16_t rounded = 0;
-      comm.wait(start_reduce_scatter(comm, sent, array(std::span(&rounded, 1), Dtype::Bf16)));
+      comm.wait(
+          start_reduce_scatter(comm, outgoing, array(std::span(&rounded, 1), ElementType::Bf16)));
       EXPECT_EQ(rounded, Bf16(whole).bits) << "once";
     });
   }
@@ -108,11 +109,11 @@ TEST_P(CommunicatorConformance, StartedAllToAllsTakeCountsOfEachPair) {
     run(world, [](Communicator& comm) {
       const int P = comm.world();
       const auto count = [](int from, int to) { return std::int64_t{2} * from + 3000 * to % 4001; };
-      Counts sent(P);
-      Counts received(P);
+      Counts outgoing(P);
+      Counts incoming(P);
       for (int peer = 0; peer < P; ++peer) {
-        sent[peer] = count(comm.rank(), peer);
-        received[peer] = count(peer, comm.rank());
+        outgoing[peer] = count(comm.rank(), peer);
+        incoming[peer] = count(peer, comm.rank());
       }
       std::vector<float> from;
       std::vector<float> required;
@@ -121,12 +122,12 @@ TEST_P(CommunicatorConformance, StartedAllToAllsTakeCountsOfEachPair) {
           const std::vector<float> part = elements(rank, n);
           to.insert(to.end(), part.begin(), part.end());
         };
-        put(from, 10 * comm.rank() + peer, sent[peer]);
-        put(required, 10 * peer + comm.rank(), received[peer]);
+        put(from, 10 * comm.rank() + peer, outgoing[peer]);
+        put(required, 10 * peer + comm.rank(), incoming[peer]);
       }
       std::vector<float> to(required.size(), -1);
       comm.wait(start_all_to_all(comm, array(std::span(from)), array(std::span(to)),
-                                 {.sent = sent, .received = received}));
+                                 {.outgoing = outgoing, .incoming = incoming}));
       EXPECT_EQ(to, required);
     });
   }
@@ -166,7 +167,7 @@ TEST_P(CommunicatorConformance, StartedCollectivesAreUnderWayTogether) {
       for (int left = static_cast<int>(requests.size()); left > 0; --left) {
         const std::size_t index = comm.wait_any(requests);
         ASSERT_LT(index, requests.size());
-        EXPECT_TRUE(comm.done(requests[index]));
+        EXPECT_TRUE(comm.is_complete(requests[index]));
         requests[index].reset();
       }
       for (int i = 0; i < kMany; ++i) {
@@ -246,12 +247,12 @@ TEST_P(CommunicatorConformance, RanksThatStartDifferentCollectivesAreToldBoth) {
     expect_both_told(
         GetParam(), world,
         [&](Communicator& comm, bool odd) {
-          Counts sent(world, 2);
-          const Counts received(world, 2);
-          if (odd) sent[0] = 3;
-          return start_all_to_all(comm, array(std::span(mine[comm.rank()]).first(total(sent))),
+          Counts outgoing(world, 2);
+          const Counts incoming(world, 2);
+          if (odd) outgoing[0] = 3;
+          return start_all_to_all(comm, array(std::span(mine[comm.rank()]).first(total(outgoing))),
                                   array(std::span(all[comm.rank()]).first(std::size_t{2} * world)),
-                                  {.sent = sent, .received = received});
+                                  {.outgoing = outgoing, .incoming = incoming});
         },
         fmt::format("all_to_all of 2 fp32 from {} to 0", world - 1),
         fmt::format("all_to_all of 3 fp32 from {} to 0", world - 1));

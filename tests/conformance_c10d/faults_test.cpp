@@ -29,8 +29,8 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-std::vector<Outcome> run_with_fault(const std::string& kind) {
-  std::vector<Outcome> outcomes = run_as_ranks(3, {"--fault=" + kind}, 120);
+std::vector<ProcessEnd> run_with_fault(const std::string& kind) {
+  std::vector<ProcessEnd> outcomes = run_as_ranks(3, {"--fault=" + kind}, 120);
   for (const int rank : {0, 2}) {
     EXPECT_EQ(outcomes[rank].exit_code, 4) << rank << ": " << outcomes[rank].output;
     testing::Test::RecordProperty(fmt::format("rank{}_after_s", rank),
@@ -40,14 +40,14 @@ std::vector<Outcome> run_with_fault(const std::string& kind) {
 }
 
 /// Seconds after the end of rank 1 until ranks 0 and 2 had ended.
-double delay_of(const std::vector<Outcome>& outcomes) {
+double delay_of(const std::vector<ProcessEnd>& outcomes) {
   return std::max(outcomes[0].seconds, outcomes[2].seconds) - outcomes[1].seconds;
 }
 
 /// Expects ranks 0 and 2 to name rank 1. They end within a second (docs/errors.md): a busy machine
 /// may delay them for another, though not each time.
-std::vector<Outcome> run_with_end_of_all(const std::string& kind, const std::string& text) {
-  std::vector<Outcome> outcomes;
+std::vector<ProcessEnd> run_with_end_of_all(const std::string& kind, const std::string& text) {
+  std::vector<ProcessEnd> outcomes;
   for (int tries = 0; tries == 0 || (tries < 4 && delay_of(outcomes) >= 2); ++tries) {
     outcomes = run_with_fault(kind);
     for (const int rank : {0, 2}) {
@@ -82,7 +82,7 @@ TEST(C10dFaults, ARankThatIsKilledEndsAll) {
 
 /// Expects ranks 0 and 2 to have a text that names rank 1: the first that gives up may wait for it,
 /// or for a rank that does. A rank that leaves waits too, and may be the first.
-void expect_missed_deadline(const std::vector<Outcome>& outcomes) {
+void expect_missed_deadline(const std::vector<ProcessEnd>& outcomes) {
   for (const int rank : {0, 2}) {
     EXPECT_THAT(outcomes[rank].output,
                 testing::AnyOf(ContainsRegex("rank 1 on lane 1 not done after [1-9]"),

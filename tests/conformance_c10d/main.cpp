@@ -42,7 +42,7 @@ int run_suite_on_processes(int world, int argc, char** argv) {
   const std::vector<std::string> arguments(argv + 1, argv + argc);
   int result = 0;
   int rank = 0;
-  for (const Outcome& outcome : run_as_ranks(world, arguments, 300)) {
+  for (const ProcessEnd& outcome : run_as_ranks(world, arguments, 300)) {
     if (outcome.exit_code != 0) {
       result = 1;
       fmt::print("rank {}: exit code {}, signal {}, {:.1f} s\n{}\n", rank, outcome.exit_code,

@@ -31,13 +31,13 @@ double seconds_since_start(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-struct Child {
+struct ChildProcess {
   pid_t pid = -1;
   int output = -1;  ///< The reading end of its pipe.
 };
 
-/// Starts a program, which inherits the descriptor `kept` unless that is -1.
-Child start_child(const std::vector<std::string>& arguments, int kept) {
+/// Starts a program, which inherits the descriptor `descriptor` unless that is -1.
+ChildProcess start_child(const std::vector<std::string>& arguments, int descriptor) {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) fail<Error>("pipe2: no pipe");
   std::vector<char*> argv;
@@ -48,7 +48,7 @@ Child start_child(const std::vector<std::string>& arguments, int kept) {
   if (pid == 0) {
     dup2(ends[1], STDOUT_FILENO);
     dup2(ends[1], STDERR_FILENO);
-    if (kept >= 0) fcntl(kept, F_SETFD, 0);
+    if (descriptor >= 0) fcntl(descriptor, F_SETFD, 0);
     execv(argv[0], argv.data());
     _exit(127);
   }
@@ -57,7 +57,7 @@ Child start_child(const std::vector<std::string>& arguments, int kept) {
 }
 
 /// Reads the output of a child until its end.
-void follow(const Child& child, Clock::time_point begin, Outcome& outcome) {
+void follow(const ChildProcess& child, Clock::time_point begin, ProcessEnd& outcome) {
   std::array<char, 4096> buffer;
   for (ssize_t size = 0; (size = read(child.output, buffer.data(), buffer.size())) > 0;) {
     outcome.output.append(buffer.data(), static_cast<std::size_t>(size));
@@ -98,11 +98,11 @@ int ListeningSocket::release() {
   return std::exchange(fd_, -1);
 }
 
-std::vector<Outcome> run_as_ranks(int world, const std::vector<std::string>& arguments,
-                                  double limit_s) {
+std::vector<ProcessEnd> run_as_ranks(int world, const std::vector<std::string>& arguments,
+                                     double limit_s) {
   const ListeningSocket socket;
   const Clock::time_point begin = Clock::now();
-  std::vector<Child> children;
+  std::vector<ChildProcess> children;
   for (int rank = 0; rank < world; ++rank) {
     std::vector<std::string> all = {std::filesystem::read_symlink("/proc/self/exe"),
                                     fmt::format("--c10d={}/{}/{}/{}", rank, world, socket.port(),
@@ -110,7 +110,7 @@ std::vector<Outcome> run_as_ranks(int world, const std::vector<std::string>& arg
     all.insert(all.end(), arguments.begin(), arguments.end());
     children.push_back(start_child(all, rank == 0 ? socket.fd() : -1));
   }
-  std::vector<Outcome> outcomes(children.size());
+  std::vector<ProcessEnd> outcomes(children.size());
   std::vector<std::thread> followers;
   std::atomic<int> running = world;
   for (std::size_t i = 0; i < children.size(); ++i) {
@@ -121,9 +121,9 @@ std::vector<Outcome> run_as_ranks(int world, const std::vector<std::string>& arg
   }
   while (running > 0) {
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    const auto stopped = std::ranges::count_if(children, is_stopped, &Child::pid);
+    const auto stopped = std::ranges::count_if(children, is_stopped, &ChildProcess::pid);
     if (seconds_since_start(begin) < limit_s && running > stopped) continue;
-    for (const Child& child : children) kill(child.pid, SIGKILL);
+    for (const ChildProcess& child : children) kill(child.pid, SIGKILL);
     break;
   }
   for (std::thread& follower : followers) follower.join();

@@ -29,7 +29,7 @@ class ListeningSocket {
 };
 
 /// The end of one process.
-struct Outcome {
+struct ProcessEnd {
   int exit_code = -1;  ///< -1 if a signal ended it.
   int signal = 0;
   std::string output;  ///< Standard output and error.
@@ -39,8 +39,8 @@ struct Outcome {
 /// Starts this program `world` times with `arguments` and a place in a group, and waits for them.
 /// Processes that take longer than `limit_s` are killed; so are those that are stopped when all
 /// others have ended.
-std::vector<Outcome> run_as_ranks(int world, const std::vector<std::string>& arguments,
-                                  double limit_s);
+std::vector<ProcessEnd> run_as_ranks(int world, const std::vector<std::string>& arguments,
+                                     double limit_s);
 
 /// The place that run_as_ranks() gave this process, from the text of its argument --c10d=.
 C10dRendezvous place_of(const std::string& text);

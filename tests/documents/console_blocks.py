@@ -40,21 +40,21 @@ class Command:
 
 def commands(document):
     """All commands of a document, in order."""
-    found = []
+    blocks = []
     for block in BLOCK.findall(document):
         for line in block.splitlines():
             if line.startswith("$ "):
                 status = EXIT.search(line)
-                found.append(Command(EXIT.sub("", line[2:]), int(status.group(1)) if status else 0, []))
+                blocks.append(Command(EXIT.sub("", line[2:]), int(status.group(1)) if status else 0, []))
             else:
-                found[-1].expected.append(line)
-    return found
+                blocks[-1].expected.append(line)
+    return blocks
 
 
 def run(command, folder):
     """(exit code, lines) of a command. `runs/` of the command is below `folder`."""
     path = f"{ROOT / 'build' / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    result = subprocess.run(
         ["bash", "-c", command.text.replace("runs/", f"{folder}/")],
         cwd=ROOT,
         capture_output=True,
@@ -62,7 +62,7 @@ def run(command, folder):
         timeout=900,
         env=os.environ | {"PATH": path, "LC_ALL": "C"},
     )
-    return done.returncode, (done.stdout + done.stderr).rstrip().splitlines()
+    return result.returncode, (result.stdout + result.stderr).rstrip().splitlines()
 
 
 def shape(line):
@@ -70,21 +70,21 @@ def shape(line):
     return re.sub(r"\s+", " ", NUMBER.sub("#", line)).strip()
 
 
-def same_shape(expected, given):
+def same_shape(expected, lines):
     """Whether the lines agree, `...` standing for any number of lines."""
     if not expected:
-        return not given
+        return not lines
     if expected[0] == ANY:
-        return any(same_shape(expected[1:], given[i:]) for i in range(len(given) + 1))
-    return bool(given) and shape(expected[0]) == shape(given[0]) and same_shape(expected[1:], given[1:])
+        return any(same_shape(expected[1:], lines[i:]) for i in range(len(lines) + 1))
+    return bool(lines) and shape(expected[0]) == shape(lines[0]) and same_shape(expected[1:], lines[1:])
 
 
 def written(document, folder):
     """The document with the outputs of today; those with `...` keep their own."""
 
-    def block(found):
+    def block(match):
         lines = []
-        for command in commands(found.group(0)):
+        for command in commands(match.group(0)):
             status = f"  # exits with {command.status}" if command.status else ""
             lines.append(f"$ {command.text}{status}")
             lines += command.expected if ANY in command.expected else run(command, folder)[1]

@@ -50,8 +50,8 @@ def test_shapes():
 
 
 def test_commands_are_found():
-    found = commands("text\n```console\n$ a b  # exits with 2\nx\n$ c\n```\n")
-    assert found == [Command("a b", 2, ["x"]), Command("c", 0, [])]
+    commands_of_text = commands("text\n```console\n$ a b  # exits with 2\nx\n$ c\n```\n")
+    assert commands_of_text == [Command("a b", 2, ["x"]), Command("c", 0, [])]
 
 
 def anchors(path):
@@ -88,9 +88,9 @@ def test_sources_name_documents_that_exist():
 
 @pytest.mark.parametrize("name", ["architecture", "adding_a_strategy"])
 def test_files_that_are_named_exist(name):
-    named = re.findall(r"`([\w/]+\.(?:h|cpp|py))`", text(ROOT / "docs" / f"{name}.md"))
-    assert len(named) > 5
-    assert not [one for one in named if not any(f"/{path}".endswith(f"/{one}") for path in FILES)]
+    names = re.findall(r"`([\w/]+\.(?:h|cpp|py))`", text(ROOT / "docs" / f"{name}.md"))
+    assert len(names) > 5
+    assert not [one for one in names if not any(f"/{path}".endswith(f"/{one}") for path in FILES)]
 
 
 def test_lines_wrap():

@@ -76,7 +76,7 @@ std::string to_string(const Case& c) {
                      kernel::describe_features(c.features));
 }
 
-std::string to_string(const Errors& e) {
+std::string to_string(const LargestErrors& e) {
   return fmt::format("out {} lse {} dq {} dk {} dv {} dsinks {} max_logit {}", e.out, e.lse, e.dq,
                      e.dk, e.dv, e.dsinks, e.max_logit);
 }
@@ -140,7 +140,7 @@ std::vector<Case> drawn_cases(const std::vector<int>& worlds, std::uint64_t seed
   return cases;
 }
 
-double Errors::worst() const {
+double LargestErrors::worst() const {
   const double all[] = {out, lse, dq, dk, dv, dsinks, max_logit};
   double largest = 0;
   for (const double error : all) largest = std::isnan(error) ? error : std::max(largest, error);
@@ -224,7 +224,7 @@ kernel::Results spread(const Case& c, const Drawn& drawn, const comm::LocalOptio
   return results;
 }
 
-Errors run(const Case& c, std::uint64_t seed) {
+LargestErrors run(const Case& c, std::uint64_t seed) {
   const Drawn drawn = draw(c, seed);
   const kernel::Results required = kernel::naive_attention(
       drawn.whole, drawn.mask, drawn.features.score, drawn.features.sinks_H);

@@ -44,11 +44,11 @@ std::vector<Case> drawn_cases(const std::vector<int>& worlds, std::uint64_t seed
 
 /// Largest relative max-norm errors against one-device attention. Sinks: the sum of all ranks'
 /// shares. The largest logit: NaN if ranks differ in a bit.
-struct Errors {
+struct LargestErrors {
   double out = 0, lse = 0, dq = 0, dk = 0, dv = 0, dsinks = 0, max_logit = 0;
   double worst() const;
 };
-std::string to_string(const Errors& errors);
+std::string to_string(const LargestErrors& errors);
 
 /// A case's inputs and features, drawn from a seed.
 struct Drawn {
@@ -71,6 +71,6 @@ kernel::Results spread(
     const Prepare& prepare = [](comm::Communicator&) {});
 
 /// Errors of spread().
-Errors run(const Case& c, std::uint64_t seed);
+LargestErrors run(const Case& c, std::uint64_t seed);
 
 }  // namespace armillary::equivalence

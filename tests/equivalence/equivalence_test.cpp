@@ -26,7 +26,7 @@ void expect_exact(std::vector<Case> cases, std::size_t sample) {
   double worst_fp64 = 0;
   double worst_fp32 = 0;
   for (const Case& c : cases) {
-    const Errors errors = run(c, random());
+    const LargestErrors errors = run(c, random());
     const double bound = c.dtype == at::kDouble ? kFp64Bound : kFp32Bound;
     double& worst = c.dtype == at::kDouble ? worst_fp64 : worst_fp32;
     worst = std::max(worst, errors.worst());

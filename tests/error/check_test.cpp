@@ -29,8 +29,9 @@ TEST_F(CheckVerb, PrintsEachComparisonWithItsBound) {
   const ProgramRun result = run({"check", recipe_, "--tokens", "50", "--report", report});
   EXPECT_EQ(result.code, 0) << result.err << result.out;
   EXPECT_EQ(result.err, "");
-  EXPECT_THAT(result.out, StartsWith("gpt, float32, 50 tokens: 3 ranks, strategy ring, layout "
-                                     "zigzag, mask documents, wire accumulator\nok    loss  "));
+  EXPECT_THAT(result.out,
+              StartsWith("gpt, float32, 50 tokens: 3 ranks, strategy ring, layout "
+                         "zigzag, mask documents, transfer dtype accumulator\nok    loss  "));
   for (const std::string row : {"gradients", "attention outputs", "leak", "determinism"}) {
     EXPECT_THAT(result.out, HasSubstr("\nok    " + row + " "));
   }

@@ -81,9 +81,9 @@ TEST_F(Doctor, KnowsTheMachineItsNetworksAndVersions) {
   EXPECT_FALSE(all["networks"]["all"].empty());
   EXPECT_TRUE(all["networks"]["mpi"].contains("takes"));
   setenv("GLOO_SOCKET_IFNAME", "eth77", 1);
-  const Json named = diagnosis();
+  const Json report = diagnosis();
   unsetenv("GLOO_SOCKET_IFNAME");
-  EXPECT_THAT(named["networks"]["c10d"]["problem"].get<std::string>(),
+  EXPECT_THAT(report["networks"]["c10d"]["problem"].get<std::string>(),
               StartsWith("there is no interface eth77; "));
   const ProgramRun text = run({"doctor", "--quick"});
   for (const std::string line : {"\nversions      armillary ", "\nmachine ", "\nmemory ",
@@ -117,8 +117,8 @@ TEST_F(Doctor, NeverTakesPairsThatAreSlower) {
 TEST_F(Doctor, AForcedSetIsThatOfAllDtypes) {
   force("portable");
   const Json all = diagnosis();
-  const Json wanted{{"fp32", "portable"}, {"bf16", "portable"}, {"fp16", "portable"}};
-  EXPECT_EQ(all["taken"], wanted);
+  const Json expected{{"fp32", "portable"}, {"bf16", "portable"}, {"fp16", "portable"}};
+  EXPECT_EQ(all["taken"], expected);
   EXPECT_EQ(set_of(all, "portable")["bf16"]["why"],
             "ARMILLARY_ISA names it; bf16 is multiplied as fp32");
 }

@@ -25,9 +25,9 @@ std::vector<std::string> with(const std::vector<std::string>& more) {
 
 TEST(Report, WritesAPage) {
   const Folder folder;
-  const ProgramRun done = run(with({"--out", folder.path("a.html")}));
-  EXPECT_EQ(done.code, 0) << done.err;
-  EXPECT_THAT(done.out, HasSubstr("a.html: 0."));
+  const ProgramRun result = run(with({"--out", folder.path("a.html")}));
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("a.html: 0."));
   EXPECT_THAT(folder.read("a.html"),
               AllOf(StartsWith("<!doctype html>"), HasSubstr("ring on 2 ranks of c6"),
                     HasSubstr("\"strategies\":[{\"name\":"), EndsWith("</html>\n")));

@@ -164,9 +164,9 @@ TEST(AdviseError, QuestionsThatCannotBeAnswered) {
   expect_step_error({"prefill", "--text-tokens", "8"}, "--step dit is required");
   expect_step_error({"dit", "--methods"}, "--step train is required");
   const auto time_of = [&](const std::string& step) {
-    const ProgramRun done = run({"advise", "llama2-7b", "c8", "--seq", "4096", "--step", step});
-    EXPECT_EQ(done.code, 0) << done.err;
-    EXPECT_THAT(done.out, HasSubstr("gradients and parameters 0.000, optimizer 0.000"));
+    const ProgramRun result = run({"advise", "llama2-7b", "c8", "--seq", "4096", "--step", step});
+    EXPECT_EQ(result.code, 0) << result.err;
+    EXPECT_THAT(result.out, HasSubstr("gradients and parameters 0.000, optimizer 0.000"));
   };
   time_of("prefill");
   time_of("dit");

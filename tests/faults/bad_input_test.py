@@ -125,9 +125,9 @@ def test_a_failure_of_one_rank_before_the_first_step_is_the_cause(tmp_path, engi
         ending = launched(tmp_path, engine)
         assert "metrics.jsonl cannot be written" in ending.output
         # By its own ending, or by its record if a rank that heard of it ended first.
-        found = re.search(r"rank 0 \(host [^,]*, pid (\d+)", ending.cause())
-        assert found, ending.output
-        told.append(found[1])
+        match = re.search(r"rank 0 \(host [^,]*, pid (\d+)", ending.cause())
+        assert match, ending.output
+        told.append(match[1])
     assert told[0] != told[1]
 
 
@@ -154,8 +154,8 @@ def test_a_disk_that_is_full_under_a_checkpoint(tmp_path, engine):
 
 @engines
 def test_a_checkpoint_of_another_model_is_refused_and_stays(tmp_path, engine):
-    done = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 20, checkpoint__enable="true", training__steps=3)]
-    subprocess.run(done, check=True, capture_output=True)
+    command = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 20, checkpoint__enable="true", training__steps=3)]
+    subprocess.run(command, check=True, capture_output=True)
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     for keys, text in (
         ({"model__dim": 64}, "model.dim = 64 given; model.dim = 32"),
@@ -197,8 +197,8 @@ def test_more_processes_than_the_recipe_has_ranks(tmp_path, engine):
 def test_an_mpirun_that_refuses_says_so_itself(tmp_path):
     words = [str(runs.PROGRAM), *runs.train(tmp_path, 64, 20)]
     for flags, text in (([], "root" if os.geteuid() == 0 else "slots"), (["--allow-run-as-root"], "slots")):
-        done = subprocess.run(
+        result = subprocess.run(
             ["mpirun", *flags, "-n", "64", *words], capture_output=True, text=True, timeout=runs.LIMIT_S
         )
-        assert done.returncode != 0
-        assert text in done.stderr
+        assert result.returncode != 0
+        assert text in result.stderr

@@ -120,10 +120,12 @@ def test_a_killed_rank_of_a_benchmark_is_named_with_its_op(tmp_path, engine, ran
 @pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}")
 def test_a_bench_without_ranks_is_refused_on_several_processes():
     words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", runs.PROGRAM, "bench", "kernel"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=runs.LIMIT_S, check=False)
-    assert done.returncode == 2, done.stderr
+    result = subprocess.run(words, capture_output=True, text=True, timeout=runs.LIMIT_S, check=False)
+    assert result.returncode == 2, result.stderr
     # mpirun ends the other rank when one has said it.
-    assert re.search(r"bench kernel: this is rank [01] of 2 that Open MPI started", done.stderr), done.stderr
+    assert re.search(r"bench kernel: this is rank [01] of 2 that Open MPI started", result.stderr), (
+        result.stderr
+    )
 
 
 @pytest.mark.parametrize("engine", ["threads", *ENGINES])
@@ -203,8 +205,8 @@ def test_a_second_run_in_one_folder_is_refused_and_the_first_goes_on(tmp_path, e
         first.launcher.kill()
         first.launcher.wait()
     # The lock of a run that was killed is free.
-    done = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 20, training__steps=2)]
-    subprocess.run(done, check=True, capture_output=True, timeout=runs.LIMIT_S)
+    command = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 20, training__steps=2)]
+    subprocess.run(command, check=True, capture_output=True, timeout=runs.LIMIT_S)
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"flight", "metrics.jsonl", "recipe.toml"}
 
 
@@ -216,7 +218,7 @@ def by_hand(engine, variants, env=None):
         for words in variants:
             parts += [*([":"] if parts else []), "-n", "1", *words]
         flags = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--quiet"]
-        done = subprocess.run(
+        result = subprocess.run(
             ["mpirun", *flags, *parts],
             capture_output=True,
             text=True,
@@ -224,7 +226,7 @@ def by_hand(engine, variants, env=None):
             check=False,
             env=env,
         )
-        return [done.returncode] * len(variants), [done.stderr] * len(variants)
+        return [result.returncode] * len(variants), [result.stderr] * len(variants)
     place = ["--engine", "c10d", "--master", f"127.0.0.1:{free_port()}", "--rank"]
     processes = [
         subprocess.Popen(
@@ -237,9 +239,9 @@ def by_hand(engine, variants, env=None):
 
 
 def free_port():
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def other_version(folder):

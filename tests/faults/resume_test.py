@@ -64,14 +64,14 @@ def test_the_curve_of_a_run_that_is_killed_is_that_of_one_that_is_not(tmp_path):
     killed.mkdir()
     for number in range(COUNT):
         killed_run(killed, moments, early=number % 5 == 3)
-    found = curve(killed)
+    steps = curve(killed)
     whole = tmp_path / "whole"
     whole.mkdir()
     words = runs.train(whole, 2, DEADLINE_S, **KEYS | {"checkpoint__enable": "false"})
     with runs.Run(whole, "threads", 2, words=words) as run:
-        run.wait_for(lambda: len(curve(whole)) >= len(found))
-    wanted = curve(whole)[: len(found)]
-    assert [step for step, _ in found] == [step for step, _ in wanted]
-    worst = max(abs(loss - other) / other for (_, loss), (_, other) in zip(found, wanted, strict=True))
-    print(f"{COUNT} kills, {len(found)} steps, largest difference {worst:.2g} of the loss")
+        run.wait_for(lambda: len(curve(whole)) >= len(steps))
+    expected = curve(whole)[: len(steps)]
+    assert [step for step, _ in steps] == [step for step, _ in expected]
+    worst = max(abs(loss - other) / other for (_, loss), (_, other) in zip(steps, expected, strict=True))
+    print(f"{COUNT} kills, {len(steps)} steps, largest difference {worst:.2g} of the loss")
     assert worst < BOUND

@@ -94,25 +94,25 @@ def processes_of(folder):
 
 def sockets_of(pids):
     """Numbers of the sockets that processes hold."""
-    found = set()
+    numbers = set()
     for pid in pids:
         with contextlib.suppress(OSError):
             for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir():
                 with contextlib.suppress(OSError):
                     target = os.readlink(entry)
                     if target.startswith("socket:["):
-                        found.add(target[8:-1])
-    return found
+                        numbers.add(target[8:-1])
+    return numbers
 
 
 def sockets_there():
     """Numbers of the sockets of this machine that listen, or that are connected."""
-    found = set()
+    numbers = set()
     for name, column in (("tcp", 9), ("tcp6", 9), ("unix", 6)):
         with contextlib.suppress(OSError):
             for line in pathlib.Path(f"/proc/net/{name}").read_text().splitlines()[1:]:
-                found.add(line.split()[column])
-    return found
+                numbers.add(line.split()[column])
+    return numbers
 
 
 @dataclasses.dataclass
@@ -176,12 +176,12 @@ class Run:
         if self.engine == "threads":
             return dict.fromkeys(range(self.world), self.launcher.pid)
         names = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-        found = {}
+        numbers = {}
         for pid in processes_of(self.folder):
             rank = variable_of(pid, names) if any(mark in words_of(pid) for mark in MARKS) else None
             if rank is not None:
-                found[int(rank)] = pid
-        return found
+                numbers[int(rank)] = pid
+        return numbers
 
     def wait_for(self, condition):
         end = time.monotonic() + LIMIT_S

@@ -214,7 +214,7 @@ TEST(StoppedRank, ARunThatEndsWellIsRecordedWhole) {
     ASSERT_EQ(flight->ops.size(), forward.ops.size());
     EXPECT_EQ(flight->wait, recorder::Wait::None);
     for (const recorder::RecordedOp& op : flight->ops) {
-      EXPECT_TRUE(op.done);
+      EXPECT_TRUE(op.complete);
       EXPECT_EQ(op.call, 1);
       EXPECT_EQ(op.step, 17);
       const runtime::CompiledOp& planned = forward.ops[op.op.index];

@@ -17,7 +17,7 @@ namespace armillary::golden {
 namespace {
 
 /// Live: blocks of one rank beside its own tokens, and sums.
-struct Counts {
+struct RowCounts {
   int steps = 0;
   int calls = 0;
   int live_q = 0;
@@ -30,7 +30,7 @@ constexpr int kWorld = 16;
 /// TokenRing, algorithm 1, of n ranks in each of M rounds, with K, V that go to the next node
 /// meanwhile (section 3.3.3): an iteration for each block of queries in each round, and line 11. Q
 /// that is attended to and Q that comes; K, V likewise. Sums: own, made, sent and received.
-Counts tokenring(int nodes) {
+RowCounts tokenring(int nodes) {
   const int n = kWorld / nodes;
   return {.steps = nodes * n + 1,
           .calls = nodes * n,
@@ -41,7 +41,7 @@ Counts tokenring(int nodes) {
 
 /// Attention2D, algorithms 4 to 6: transpose, R of algorithm 5, C - 1 of algorithm 6 and its last
 /// wait. K_g of the column; Q_c and Q_n; sums: own (line 5), made, sent and received.
-Counts attention2d(int rows) {
+RowCounts attention2d(int rows) {
   const int columns = kWorld / rows;
   return {.steps = 1 + rows + columns - 1 + 1,
           .calls = rows + columns - 1,
@@ -53,7 +53,7 @@ Counts attention2d(int rows) {
 /// StarTrail, algorithm 1: Q, K and V gathered one after the other (line 1), P / C^2 iterations and
 /// the reduce-scatter (line 11). Q of the team; K, V gathered, current and next (without a ring
 /// gathered and current); O of the team and the parts that come.
-Counts startrail(int c) {
+RowCounts startrail(int c) {
   const int ring = kWorld / (c * c);
   return {.steps = 3 + ring + 1,
           .calls = ring,
@@ -62,7 +62,7 @@ Counts startrail(int c) {
           .live_sums = c + c - 1};
 }
 
-Counts counts_of(const plan::Plan& plan) {
+RowCounts counts_of(const plan::Plan& plan) {
   const auto live = [&](plan::Tensor tensor) {
     return static_cast<int>(live_blocks_of(plan, tensor));
   };
@@ -80,8 +80,8 @@ std::string cell(int of_plan, int of_paper) {
                              : fmt::format("{} ({})", of_plan, of_paper);
 }
 
-std::string row(const std::string& strategy, const Counts& paper) {
-  const Counts plan = counts_of(plan::paper_plan(kWorld, strategy, plan::Pass::Forward));
+std::string row(const std::string& strategy, const RowCounts& paper) {
+  const RowCounts plan = counts_of(plan::paper_plan(kWorld, strategy, plan::Pass::Forward));
   return fmt::format("| `{}` | {} | {} | {} | {} | {} |\n", strategy, cell(plan.steps, paper.steps),
                      cell(plan.calls, paper.calls), cell(plan.live_q, paper.live_q),
                      cell(plan.live_kv, paper.live_kv), cell(plan.live_sums, paper.live_sums));

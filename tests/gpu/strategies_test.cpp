@@ -39,7 +39,7 @@ at::Tensor with_rows(const at::Tensor& required, const plan::Runs& runs, const a
 }
 
 /// Errors of this rank's rows, and of what all ranks compute together, against one device.
-equivalence::Errors errors_of(const Case& c, std::uint64_t seed, comm::Communicator& comm) {
+equivalence::LargestErrors errors_of(const Case& c, std::uint64_t seed, comm::Communicator& comm) {
   const equivalence::Drawn drawn = equivalence::draw(c, seed);
   const kernel::Results mine = equivalence::on_rank(c, drawn, comm);
   const kernel::Results required = kernel::naive_attention(
@@ -71,7 +71,7 @@ TEST_P(StrategiesOnGpus, EqualOneDevice) {
   if (!missing.empty()) GTEST_SKIP() << "[SKIP] " << missing;
   setenv("ARMILLARY_TEST_SEED", fmt::format("{}", test_seed()).c_str(), 1);  // of all ranks
   int rank = 0;
-  for (const comm::Outcome& outcome : comm::run_as_ranks(GetParam(), {}, 300)) {
+  for (const comm::ProcessEnd& outcome : comm::run_as_ranks(GetParam(), {}, 300)) {
     EXPECT_EQ(outcome.exit_code, 0) << "rank " << rank << ", signal " << outcome.signal << ":\n"
                                     << outcome.output;
     if (rank++ == 0) fmt::print("{}", outcome.output);
@@ -100,7 +100,7 @@ int run_gpu_rank(const comm::C10dRendezvous& place) {
     const std::vector<Case> cases =
         equivalence::drawn_cases({comm.world()}, number, test_all() ? 400 : 40);
     for (const Case& c : cases) {
-      const equivalence::Errors errors = errors_of(c, ++number, comm);
+      const equivalence::LargestErrors errors = errors_of(c, ++number, comm);
       if (errors.worst() <= (c.dtype == at::kDouble ? kFp64Bound : kFp32Bound)) continue;
       ++wrong;
       fmt::print("{}: rank {} of {} errs: {}\n", to_string(c), comm.rank(), comm.world(),

@@ -218,7 +218,7 @@ TEST_F(DamagedFiles, FlightFiles) {
     recorder.set_activity({.name = "all_reduce of gradients", .bytes = 96, .collective = true});
     recorder.begin_call("ring", words, static_cast<int>(plan::Pass::Backward));
     for (int op = 0; op < 20; ++op) {
-      recorder.done(
+      recorder.finish(
           recorder.start({.kind = plan::OpKind::Send, .index = op, .peer = (rank + 1) % 3}));
     }
     recorder.start({.kind = plan::OpKind::Recv, .index = 20, .peer = (rank + 2) % 3, .bytes = 96});

@@ -17,7 +17,7 @@ WITH_TORCH = ("attention", "kernel", "model", "runtime", "train")
 
 
 def run(*command, cwd=None, **variables):
-    done = subprocess.run(
+    result = subprocess.run(
         [str(word) for word in command],
         cwd=cwd,
         env={**os.environ, **{name: str(value) for name, value in variables.items()}},
@@ -25,8 +25,8 @@ def run(*command, cwd=None, **variables):
         text=True,
         timeout=1200,
     )
-    assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
-    return done.stdout + done.stderr
+    assert result.returncode == 0, f"{command}\n{result.stdout[-3000:]}{result.stderr[-3000:]}"
+    return result.stdout + result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +38,9 @@ def prefix(tmp_path_factory):
 
 
 def headers(prefix):
-    found = {path.relative_to(prefix / "include").as_posix() for path in prefix.rglob("*.h")}
-    assert len(found) > 50 and "armillary/version.h" in found
-    return sorted(found)
+    names = {path.relative_to(prefix / "include").as_posix() for path in prefix.rglob("*.h")}
+    assert len(names) > 50 and "armillary/version.h" in names
+    return sorted(names)
 
 
 def has_torch(prefix):
@@ -48,8 +48,8 @@ def has_torch(prefix):
 
 
 def configure(source, build, prefix, *definitions):
-    found = f"-DCMAKE_PREFIX_PATH={prefix}"
-    return run("cmake", "-G", "Ninja", "-S", source, "-B", build, found, *definitions)
+    prefix_flag = f"-DCMAKE_PREFIX_PATH={prefix}"
+    return run("cmake", "-G", "Ninja", "-S", source, "-B", build, prefix_flag, *definitions)
 
 
 def inclusions(prefix):
@@ -57,22 +57,22 @@ def inclusions(prefix):
     return {name: INCLUDE.findall((prefix / "include" / name).read_text()) for name in headers(prefix)}
 
 
-def visit(included, name, seen):
+def visit(included, name, names):
     """Adds a header and what it includes, by itself or through others of ours, in the order in which the
     preprocessor comes to the end of their includes. Yields those of ours."""
-    if name in seen:
+    if name in names:
         return
-    seen.add(name)
+    names.add(name)
     for other in included.get(name, ()):
-        yield from visit(included, other, seen)
+        yield from visit(included, other, names)
     if name in included:
         yield name
 
 
 def closure(included, name):
-    seen = set()
-    assert list(visit(included, name, seen))[-1] == name
-    return seen
+    names = set()
+    assert list(visit(included, name, names))[-1] == name
+    return names
 
 
 def test_public_headers_are_closed_under_inclusion(prefix):
@@ -98,11 +98,11 @@ def units_of(included, names):
     reached = {name: closure(included, name) for name in names}
     left, units = set(names), []
     while left:
-        seen, unit = set(), []
-        while following := [name for name in left if seen <= reached[name]]:
+        names, unit = set(), []
+        while following := [name for name in left if names <= reached[name]]:
             unit.append(min(following, key=lambda name: (len(reached[name]), name)))
-            for name in visit(included, unit[-1], seen):
-                if seen <= reached.get(name, set()):
+            for name in visit(included, unit[-1], names):
+                if names <= reached.get(name, set()):
                     left.discard(name)
             assert unit[-1] not in left
         units.append(unit)

@@ -23,9 +23,9 @@ def why_not():
     if os.geteuid() != 0:
         return "not root"
     name = f"ar{os.getpid()}x"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        return f"no network namespaces: {made.stderr.strip()}"
+    result = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        return f"no network namespaces: {result.stderr.strip()}"
     subprocess.run(["ip", "netns", "del", name], check=False)
     return None
 

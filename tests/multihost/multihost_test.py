@@ -44,12 +44,12 @@ def losses(folder):
 
 @pytest.mark.parametrize("count", [2, 4])
 def test_training_over_hosts_has_the_losses_of_threads(tmp_path, count):
-    done = subprocess.run(recipe(tmp_path, 4, 5), capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run(recipe(tmp_path, 4, 5), capture_output=True, text=True, timeout=300, check=False)
+    assert result.returncode == 0, result.stderr
     on_threads = losses(tmp_path)
     with emulated.Hosts(count, "1gbit") as hosts:
-        done = hosts.mpirun(4, recipe(tmp_path, 4, 5))
-    assert done.returncode == 0, done.stderr
+        result = hosts.mpirun(4, recipe(tmp_path, 4, 5))
+    assert result.returncode == 0, result.stderr
     assert len(on_threads) == 5
     assert losses(tmp_path) == on_threads
 
@@ -64,9 +64,9 @@ def test_training_over_hosts_has_the_losses_of_threads(tmp_path, count):
 def test_between_hosts_travels_what_the_plan_says(count, strategies):
     world = 4 if count == 2 else 8
     with emulated.Hosts(count) as hosts:
-        done = hosts.mpirun(world, [BIN / "bytes_between_hosts", 2048, world // count, *strategies])
-    assert done.returncode == 0, done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+        result = hosts.mpirun(world, [BIN / "bytes_between_hosts", 2048, world // count, *strategies])
+    assert result.returncode == 0, result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert [row["strategy"] for row in rows] == strategies
     for row in rows:
         assert row["planned_bytes"] > 1e6
@@ -95,9 +95,9 @@ def test_hosts_that_exchange_messages_send_at_the_same_time(count, strategy):
 
     def measure():
         with emulated.Hosts(count, "50mbit", burst=12_500) as hosts:
-            done = hosts.mpirun(count, [*command, "--seconds", 0, "--least", 5, "--json"])
-        assert done.returncode == 0, done.stderr
-        rows = [json.loads(line) for line in done.stdout.splitlines()]
+            result = hosts.mpirun(count, [*command, "--seconds", 0, "--least", 5, "--json"])
+        assert result.returncode == 0, result.stderr
+        rows = [json.loads(line) for line in result.stdout.splitlines()]
         assert len(rows) == 2
         # One at a time would take twice as long.
         shares = [row["messages_seconds"] / (max(row["sent_bytes"]) / (50e6 / 8)) for row in rows]
@@ -114,8 +114,8 @@ def test_calibrate_finds_how_tcp_sends(tmp_path):
 
     def measure():
         with emulated.Hosts(2, "200mbit", burst=burst) as hosts:
-            done = hosts.mpirun(2, [BIN / "armillary", "calibrate", *shape, "--tokens", 128, "--out", path])
-        assert done.returncode == 0, done.stderr
+            result = hosts.mpirun(2, [BIN / "armillary", "calibrate", *shape, "--tokens", 128, "--out", path])
+        assert result.returncode == 0, result.stderr
         cluster = path.read_text(encoding="utf-8")
         assert "in_order = true" in cluster, "one connection for two ranks"
         rate, part = (
@@ -131,15 +131,15 @@ def test_calibrate_finds_how_tcp_sends(tmp_path):
 
 def ranks_of(folder):
     """Pids of the processes that train in this folder, on all hosts."""
-    found = []
+    names = []
     for process in pathlib.Path("/proc").iterdir():
         try:
             words = (process / "cmdline").read_bytes()
         except OSError:
             continue
         if words.startswith(str(BIN / "armillary-torch").encode()) and str(folder).encode() in words:
-            found.append(process.name)
-    return found
+            names.append(process.name)
+    return names
 
 
 def wait_for(condition, seconds):

@@ -27,7 +27,7 @@ struct Case {
   plan::Plan plan() const { return lowered ? lower(strategy_plan()) : strategy_plan(); }
 };
 
-struct Shape {
+struct CaseShape {
   plan::Lengths lengths;
   const char* mask;
   int heads;
@@ -35,7 +35,7 @@ struct Shape {
   bool return_lse = false;
 };
 
-inline constexpr std::array<Shape, 8> kShapes{
+inline constexpr std::array<CaseShape, 8> kShapes{
     {{{.q = 26, .kv = 26}, "full", 8, 2},
      {{.q = 27, .kv = 27}, "causal", 6, 3, true},
      {{.q = 48, .kv = 48}, "window:left=3,right=2", 4, 4},
@@ -48,14 +48,14 @@ inline constexpr std::array<Shape, 8> kShapes{
 inline constexpr std::array kLayouts{"contiguous", "zigzag", "striped:2", "balanced"};
 
 /// A strategy by name, and over how many ranks it spreads heads.
-struct Spread {
+struct StrategySpread {
   int world;
   std::string strategy;
   int u;
 };
 
-inline std::vector<Spread> spreads(int world) {
-  std::vector<Spread> all;
+inline std::vector<StrategySpread> spreads(int world) {
+  std::vector<StrategySpread> all;
   for (const std::string& name : plan::every_strategy({.world = world, .heads = world})) {
     const plan::Strategy strategy = plan::parse_strategy(name);
     int ways = strategy.name == "ulysses" ? world : 1;
@@ -66,8 +66,8 @@ inline std::vector<Spread> spreads(int world) {
   return all;
 }
 
-inline Case make_case(const Spread& spread, const Shape& shape, const char* layout, plan::Pass pass,
-                      bool lowered) {
+inline Case make_case(const StrategySpread& spread, const CaseShape& shape, const char* layout,
+                      plan::Pass pass, bool lowered) {
   const int times = (spread.u + shape.heads - 1) / shape.heads;  // At least one head per rank.
   plan::Problem problem{.world = spread.world,
                         .heads = shape.heads * times,
@@ -78,7 +78,8 @@ inline Case make_case(const Spread& spread, const Shape& shape, const char* layo
                         .mask = plan::parse_mask(shape.mask, shape.lengths),
                         .layout = plan::parse_layout(layout),
                         .return_lse = shape.return_lse,
-                        .wire = shape.return_lse ? plan::Wire::Input : plan::Wire::Accumulator};
+                        .transfer_dtype = shape.return_lse ? plan::TransferDtype::Input
+                                                           : plan::TransferDtype::Accumulator};
   std::string name =
       fmt::format("world {}, {}, {} of {} x {}, heads {}/{}, {}, {}{}", spread.world,
                   spread.strategy, shape.mask, shape.lengths.q, shape.lengths.kv, problem.heads,
@@ -93,7 +94,7 @@ inline Case make_case(const Spread& spread, const Shape& shape, const char* layo
 /// shape up to 4 ranks; above, one layout per shape, strategy and pass.
 inline std::vector<Case> cases(int world) {
   std::vector<Case> examples;
-  const std::vector<Spread> all = spreads(world);
+  const std::vector<StrategySpread> all = spreads(world);
   for (std::size_t i = 0; i < all.size(); ++i) {
     for (std::size_t s = 0; s < kShapes.size(); ++s) {
       for (std::size_t l = 0; l < kLayouts.size(); ++l) {

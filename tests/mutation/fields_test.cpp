@@ -99,18 +99,18 @@ class FieldChanges {
   std::function<void(const std::string&)> judge_;
 };
 
-struct Counts {
+struct MutationCounts {
   int refused = 0;
   int as_good = 0;
 };
 
 /// Judges every change of one field in the programs of a plan.
-Counts judge_fields(const plan::Plan& plan) {
-  const Results expected = interpret(plan);
+MutationCounts judge_fields(const plan::Plan& plan) {
+  const Interpretation expected = interpret(plan);
   Json json = Json::parse(to_json(plan));
   Strings strings;
   collect(json, "", strings);
-  Counts counts;
+  MutationCounts counts;
   FieldChanges changes(strings, [&](const std::string& change) {
     plan::Plan changed;
     try {
@@ -152,7 +152,7 @@ TEST(Fields, AreRefusedOrAsGood) {
                                 .return_lse = true};
     const plan::Plan plan = lower(make_plan(problem, plan::parse_strategy(strategy), pass),
                                   plan::parse_lowerings(lowered));
-    const Counts counts = judge_fields(plan);
+    const MutationCounts counts = judge_fields(plan);
     fmt::print("{} {}: {} refused, {} as good\n", strategy, to_string(pass), counts.refused,
                counts.as_good);
     EXPECT_GT(counts.refused, counts.as_good);

@@ -21,7 +21,7 @@ namespace armillary::mutation {
 namespace {
 
 /// A problem in which all blocks see each other, in shards of one length.
-plan::Problem alike_problem(const Spread& spread, bool causal) {
+plan::Problem alike_problem(const StrategySpread& spread, bool causal) {
   const std::int64_t tokens = std::int64_t{2} * spread.world;
   return {.world = spread.world,
           .heads = std::max(4, spread.u + spread.u % 2),
@@ -104,7 +104,7 @@ TEST_P(FoldedTest, HasTheVerdictOfAllRanks) {
   const int world = GetParam();
   std::mt19937 random(test_seed() + static_cast<unsigned>(world));
   std::vector<Case> examples;
-  for (const Spread& spread : spreads(world)) {
+  for (const StrategySpread& spread : spreads(world)) {
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward, plan::Pass::Replay}) {
       for (const bool lowered : {false, true}) {
         const bool causal = lowered != (pass == plan::Pass::Backward);

@@ -58,7 +58,7 @@ class Interpreter {
   explicit Interpreter(const Plan& plan) : plan_(plan), sees_(block_pairs(plan)) {
     for (const RankProgram& program : plan.ranks) {
       ranks_.emplace_back();
-      Rank& rank = ranks_.back();
+      InterpretedRank& rank = ranks_.back();
       rank.slots.resize(program.slots.size());
       for (const int tile : program.inputs) define(rank, program, tile);
       if (plan.pass == plan::Pass::Backward) {
@@ -80,22 +80,22 @@ class Interpreter {
     }
   }
 
-  Results results() const {
-    Results results;
+  Interpretation results() const {
+    Interpretation results;
     results.finished = rests();
     results.sinks = sinks_;
     std::sort(results.sinks.begin(), results.sinks.end());
     for (std::size_t r = 0; r < ranks_.size(); ++r) {
       const RankProgram& program = plan_.ranks[r];
-      results.finished = results.finished && ranks_[r].done.size() == program.ops.size();
-      std::vector<int> kept = program.outputs;
+      results.finished = results.finished && ranks_[r].complete.size() == program.ops.size();
+      std::vector<int> tiles = program.outputs;
       if (plan_.pass != plan::Pass::Backward) {
-        kept.insert(kept.end(), program.saved.begin(), program.saved.end());
+        tiles.insert(tiles.end(), program.saved.begin(), program.saved.end());
       }
-      for (std::size_t i = 0; i < kept.size() && results.finished; ++i) {
-        const Tile& tile = program.tiles[kept[i]];
-        if (borrowed_.contains({static_cast<int>(r), kept[i]})) throw NotThere{};
-        for (auto& [cell, terms] : read(r, {kept[i], tile.heads, tile.blocks})) {
+      for (std::size_t i = 0; i < tiles.size() && results.finished; ++i) {
+        const Tile& tile = program.tiles[tiles[i]];
+        if (borrowed_.contains({static_cast<int>(r), tiles[i]})) throw NotThere{};
+        for (auto& [cell, terms] : read(r, {tiles[i], tile.heads, tile.blocks})) {
           std::sort(terms.begin(), terms.end());
           results.cells[{r, i, cell.first, cell.second}] = terms;
         }
@@ -110,14 +110,14 @@ class Interpreter {
     View view;
     Cells cells;
   };
-  struct Rank {
+  struct InterpretedRank {
     std::vector<Content> slots;
     std::vector<std::vector<int>> waits;  ///< By op: the earlier ops it conflicts with.
     std::map<plan::Lane, std::deque<std::vector<int>>> lanes;  ///< Batches that are not done.
-    std::set<int> started, moved, done;
+    std::set<int> started, moved, complete;
   };
 
-  static void define(Rank& rank, const RankProgram& program, int tile) {
+  static void define(InterpretedRank& rank, const RankProgram& program, int tile) {
     const Tile& whole = program.tiles[tile];
     Content& content = rank.slots[whole.slot];
     content.tile = tile;
@@ -128,20 +128,20 @@ class Interpreter {
     }
   }
 
-  static void sort_ops(Rank& rank, const RankProgram& program) {
-    struct Touch {
+  static void sort_ops(InterpretedRank& rank, const RankProgram& program) {
+    struct ViewUse {
       int op;
       const View* view;
       bool writes;
     };
-    std::vector<std::vector<Touch>> history(program.slots.size());
+    std::vector<std::vector<ViewUse>> history(program.slots.size());
     for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
       const Op& op = program.ops[i];
       rank.waits.emplace_back();
       for (std::size_t v = 0; v < op.views.size(); ++v) {
         const bool written = plan::writes(op, v);
-        std::vector<Touch>& before = history[program.tiles[op.views[v].tile].slot];
-        for (const Touch& old : before) {
+        std::vector<ViewUse>& before = history[program.tiles[op.views[v].tile].slot];
+        for (const ViewUse& old : before) {
           if (old.op != i && (old.writes || written) && touch(program, *old.view, op.views[v])) {
             rank.waits.back().push_back(old.op);
           }
@@ -177,12 +177,12 @@ class Interpreter {
 
   /// Starts the first batch or finishes it; false if it has to wait.
   bool advance(int r, std::deque<std::vector<int>>& batches) {
-    Rank& rank = ranks_[r];
+    InterpretedRank& rank = ranks_[r];
     const std::vector<int>& batch = batches.front();
     if (rank.started.count(batch.front()) == 0) {
       for (const int i : batch) {
         for (const int earlier : rank.waits[i]) {
-          if (rank.done.count(earlier) == 0) return false;
+          if (rank.complete.count(earlier) == 0) return false;
         }
       }
       rank.started.insert(batch.begin(), batch.end());
@@ -191,7 +191,7 @@ class Interpreter {
     }
     const auto has_moved = [&](int i) { return rank.moved.count(i) > 0; };
     if (!std::all_of(batch.begin(), batch.end(), has_moved)) return false;
-    rank.done.insert(batch.begin(), batch.end());
+    rank.complete.insert(batch.begin(), batch.end());
     batches.pop_front();
     return true;
   }
@@ -343,7 +343,7 @@ class Interpreter {
 
   const Plan& plan_;
   std::vector<std::vector<bool>> sees_;
-  std::vector<Rank> ranks_;
+  std::vector<InterpretedRank> ranks_;
   Terms sinks_;
   std::vector<Lent> lent_;
   std::set<std::pair<int, int>> borrowed_;  ///< (rank, tile): the memory of another rank.
@@ -359,7 +359,7 @@ bool touch(const RankProgram& program, const View& a, const View& b) {
                                      b.blocks.end()) != a.blocks.end();
 }
 
-Results interpret(const Plan& plan) {
+Interpretation interpret(const Plan& plan) {
   try {
     Interpreter player(plan);
     player.play();

@@ -17,17 +17,17 @@ namespace armillary::mutation {
 
 using Terms = std::vector<int>;  ///< Sorted; a term that was summed twice is there twice.
 
-struct Results {
+struct Interpretation {
   bool finished = false;  ///< No rank waits for ever, and no view is read before it is written.
   /// By rank, place in outputs (then in saved), block and head.
   std::map<std::tuple<int, int, int, int>, Terms> cells;
   Terms sinks;  ///< (query block, query head) of each row that was added to the sinks' gradient.
-  bool operator==(const Results&) const = default;
+  bool operator==(const Interpretation&) const = default;
 };
 
 /// Requires a plan in good form. No buffering: a message moves once the batches of both its ends
 /// have started, and a batch starts after the one before it is done.
-Results interpret(const plan::Plan& plan);
+Interpretation interpret(const plan::Plan& plan);
 
 /// Do two views of a rank get in each other's way, if one of them writes?
 bool touch(const plan::RankProgram& program, const plan::View& a, const plan::View& b);

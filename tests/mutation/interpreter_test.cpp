@@ -28,7 +28,7 @@ plan::Plan backward_of(const char* strategy) {
                               .value_dim = 3,
                               .dtype = plan::Dtype::Bf16,
                               .mask = plan::full_mask({.q = 8, .kv = 8}),
-                              .wire = plan::Wire::Input};
+                              .transfer_dtype = plan::TransferDtype::Input};
   return make_plan(problem, plan::parse_strategy(strategy), plan::Pass::Backward);
 }
 
@@ -41,11 +41,11 @@ int delta_of(const plan::Plan& plan, plan::Rank rank) {
 
 TEST(Interpreter, CountsTheRowsOfEveryDelta) {
   const plan::Plan plan = backward_of("ring");
-  const Results expected = interpret(plan);
+  const Interpretation expected = interpret(plan);
   ASSERT_TRUE(expected.finished);
   EXPECT_EQ(expected.sinks, (Terms{0, 1, 2, 3})) << "two blocks of two heads";
   const Mutation doubled{.kind = MutationKind::Doubled, .rank = 1, .op = delta_of(plan, 1)};
-  const Results twice = interpret(apply(plan, doubled));
+  const Interpretation twice = interpret(apply(plan, doubled));
   EXPECT_EQ(twice.sinks, (Terms{0, 1, 2, 2, 3, 3}));
   EXPECT_EQ(twice.cells, expected.cells) << "no tile shows it";
   EXPECT_FALSE(twice == expected);
@@ -77,12 +77,12 @@ TEST(Interpreter, SeesThatAZeroCopyIsWrittenOver) {
 
 TEST(Interpreter, SeesInWhichDtypeASumHasTravelled) {
   const plan::Plan plan = backward_of("ring");
-  const Results expected = interpret(plan);
+  const Interpretation expected = interpret(plan);
   int flipped = 0;
   for (const Mutation& mutation : mutations(plan)) {
     if (mutation.kind != MutationKind::OtherDtype) continue;
     ++flipped;
-    const Results other = interpret(apply(plan, mutation));
+    const Interpretation other = interpret(apply(plan, mutation));
     EXPECT_TRUE(other.finished) << to_string(mutation);
     EXPECT_FALSE(other == expected) << to_string(mutation);
   }

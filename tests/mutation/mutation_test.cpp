@@ -43,7 +43,7 @@ class Tally {
 };
 
 /// All mutations, or some of each kind.
-std::vector<plan::Mutation> chosen(std::vector<plan::Mutation> all, std::mt19937& random) {
+std::vector<plan::Mutation> sample(std::vector<plan::Mutation> all, std::mt19937& random) {
   if (test_all()) return all;
   std::shuffle(all.begin(), all.end(), random);
   std::map<plan::MutationKind, std::size_t> taken;
@@ -68,7 +68,7 @@ class MutationTest : public ::testing::TestWithParam<int> {
   void judge(const Case& example, std::mt19937& random) {
     const plan::Plan plan = example.plan();
     ASSERT_EQ(verify(plan), std::vector<plan::Diagnostic>{}) << example.name;
-    const Results expected = interpret(plan);
+    const Interpretation expected = interpret(plan);
     ASSERT_TRUE(expected.finished) << example.name;
     if (example.lowered) {
       ASSERT_TRUE(interpret(example.strategy_plan()) == expected) << example.name << ": other sums";
@@ -76,7 +76,7 @@ class MutationTest : public ::testing::TestWithParam<int> {
     ++plans();
     plan::Plan mutant = plan;
     std::vector<plan::Rank> broken;
-    for (const plan::Mutation& mutation : chosen(mutations(plan), random)) {
+    for (const plan::Mutation& mutation : sample(mutations(plan), random)) {
       for (const plan::Rank rank : broken) mutant.ranks[rank] = plan.ranks[rank];
       broken = changed_ranks(plan, mutation);
       mutate(mutant, mutation);

@@ -42,9 +42,10 @@ TEST(Choice, OfRank0IsTakenByRanksWithOtherCaches) {
 
 /// Leaves an answer in the cache that was measured: the slowest candidate is the fastest.
 void store_measured(const plan::Problem& problem, const std::string& folder) {
-  const tune::Question question{.problem = problem,
-                                .cluster = sim::load_cluster("c8"),
-                                .free = {.layout = false, .wire = false, .placement = false}};
+  const tune::Question question{
+      .problem = problem,
+      .cluster = sim::load_cluster("c8"),
+      .free = {.layout = false, .transfer_dtype = false, .placement = false}};
   tune::Answer answer = tune::search(question);
   answer.evaluations.front().outcome = tune::Outcome::Slower;
   std::swap(answer.evaluations.front(), answer.evaluations.back());

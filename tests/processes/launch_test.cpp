@@ -48,7 +48,7 @@ std::vector<pid_t> processes_with(const std::vector<std::string>& texts) {
   return pids;
 }
 
-struct Outcome {
+struct LaunchEnd {
   int code = -1;  ///< -1: ended by a signal.
   std::string output;
   double seconds = 0;  ///< From the fault, if there is one, to the end.
@@ -113,8 +113,8 @@ class Launch : public testing::Test {
   }
 
   /// Runs the program. When the output has `sign`, calls `fault` with the pid of the program.
-  Outcome run(const std::vector<std::string>& words, const std::string& sign = "",
-              const std::function<void(pid_t)>& fault = {}) const {
+  LaunchEnd run(const std::vector<std::string>& words, const std::string& sign = "",
+                const std::function<void(pid_t)>& fault = {}) const {
     std::vector<std::string> all{ARMILLARY_PROGRAM};
     all.insert(all.end(), words.begin(), words.end());
     std::vector<char*> argv;
@@ -177,7 +177,7 @@ class Launch : public testing::Test {
 TEST_F(Launch, TrainsTheSameBitsOnProcessesAsOnThreads) {
   ASSERT_EQ(run(train(4, 20)).code, 0);
   const std::vector<std::string> on_threads = losses();
-  const Outcome outcome = run(launched(4, train(4, 20)));
+  const LaunchEnd outcome = run(launched(4, train(4, 20)));
   ASSERT_EQ(outcome.code, 0) << outcome.output;
   EXPECT_EQ(on_threads.size(), 20);
   EXPECT_EQ(losses(), on_threads);
@@ -186,7 +186,7 @@ TEST_F(Launch, TrainsTheSameBitsOnProcessesAsOnThreads) {
 }
 
 TEST_F(Launch, MeasuresALayerOnProcesses) {
-  const Outcome outcome =
+  const LaunchEnd outcome =
       run(launched(2,
                    {"bench", "layer", "--tokens", "16", "--heads", "2", "--head-dim", "8",
                     "--strategy", "ring", "--strategy", "ulysses", "--seconds", "0", "--json"},
@@ -204,7 +204,7 @@ TEST_F(Launch, MeasuresALayerOnProcesses) {
 }
 
 TEST_F(Launch, ALauncherThatIsKilledLeavesNoRank) {
-  const Outcome outcome = run(launched(2, train(2, 100000)), "step:  3", [&](pid_t launcher) {
+  const LaunchEnd outcome = run(launched(2, train(2, 100000)), "step:  3", [&](pid_t launcher) {
     EXPECT_THAT(segments(), testing::SizeIs(1)) << "while it runs";
     kill(launcher, SIGKILL);
   });
@@ -214,27 +214,27 @@ TEST_F(Launch, ALauncherThatIsKilledLeavesNoRank) {
 
 TEST_F(Launch, ARunFolderThatCannotBeWrittenEndsAllRanks) {
   std::ofstream(folder_ / "run") << "a file";
-  const Outcome outcome = run(launched(2, train(2, 2)));
+  const LaunchEnd outcome = run(launched(2, train(2, 2)));
   EXPECT_EQ(outcome.code, 2) << outcome.output;
   EXPECT_THAT(outcome.output, ContainsRegex("\\[rank 0\\] armillary: .*/run"));
 }
 
 TEST_F(Launch, RefusesOtherWorldsAndEngines) {
-  const Outcome world = run(launched(2, train(3, 2)));
+  const LaunchEnd world = run(launched(2, train(3, 2)));
   EXPECT_EQ(world.code, 2);
   EXPECT_THAT(world.output,
               HasSubstr("2 processes that Open MPI started, and "
                         "parallelism.context_parallel_degree = 3; equal numbers are required"));
   std::vector<std::string> on_threads = train(2, 2);
   on_threads.insert(on_threads.end(), {"--engine", "threads"});
-  const Outcome threads = run(launched(2, on_threads));
+  const LaunchEnd threads = run(launched(2, on_threads));
   EXPECT_EQ(threads.code, 2);
   EXPECT_THAT(threads.output, HasSubstr("each of which would do the whole run; --engine mpi is"));
 }
 
 TEST_F(Launch, RefusesBadCommandLines) {
   const auto refused = [&](const std::vector<std::string>& words, const std::string& text) {
-    const Outcome outcome = run(words);
+    const LaunchEnd outcome = run(words);
     EXPECT_EQ(outcome.code, 2) << outcome.output;
     EXPECT_THAT(outcome.output, HasSubstr(text));
   };
@@ -261,7 +261,7 @@ TEST_F(Launch, AnMpirunThatRefusesEndsAtOnce) {
                            "exit 0\necho 'There are not enough slots available' >&2\nexit 1\n";
   std::filesystem::permissions(mpirun, std::filesystem::perms::owner_all);
   setenv("ARMILLARY_MPIEXEC", mpirun.c_str(), 1);
-  const Outcome outcome = run(launched(2, train(2, 2)));
+  const LaunchEnd outcome = run(launched(2, train(2, 2)));
   unsetenv("ARMILLARY_MPIEXEC");
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, HasSubstr("There are not enough slots available"));

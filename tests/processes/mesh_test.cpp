@@ -35,7 +35,7 @@ TEST(MeshOverProcesses, AttendsBesideSumsWithMpi) {
 }
 
 TEST(MeshOverProcesses, AttendsBesideSumsWithC10d) {
-  for (const comm::Outcome& outcome : comm::run_as_ranks(4, {"--mesh"}, 120)) {
+  for (const comm::ProcessEnd& outcome : comm::run_as_ranks(4, {"--mesh"}, 120)) {
     EXPECT_EQ(outcome.exit_code, 0) << outcome.output;
   }
 }

@@ -22,7 +22,7 @@ def browser():
 def chromium(page, *flags, mark=""):
     """(standard output, messages of the console) of a page that is loaded with `mark` behind its address."""
     with tempfile.TemporaryDirectory() as profile:
-        done = subprocess.run(
+        result = subprocess.run(
             [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
             + ["--enable-logging=stderr", f"--user-data-dir={profile}", *flags]
             + [page.resolve().as_uri() + mark],
@@ -30,7 +30,7 @@ def chromium(page, *flags, mark=""):
             text=True,
             timeout=300,
         )
-    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return result.stdout, [line for line in result.stderr.splitlines() if "CONSOLE" in line]
 
 
 def document(page, mark="", script="", flags=()):
@@ -46,14 +46,14 @@ def document(page, mark="", script="", flags=()):
 
 def text_of(dom, name):
     """The text of the element with that id, without its tags."""
-    found = re.search(rf'id="{name}"[^>]*>(.*?)</(?:p|table|h1|span|output)>', dom, re.DOTALL)
-    return re.sub(r"<[^>]*>", " ", found.group(1)).strip() if found else None
+    match = re.search(rf'id="{name}"[^>]*>(.*?)</(?:p|table|h1|span|output)>', dom, re.DOTALL)
+    return re.sub(r"<[^>]*>", " ", match.group(1)).strip() if match else None
 
 
 def make_report(path, *flags):
     """Writes a page with the program."""
-    done = subprocess.run(
+    result = subprocess.run(
         [PROGRAM, "report", "--out", path, *flags], capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     return path

@@ -230,8 +230,8 @@ def test_problem_of_a_run(tmp_path):
 
     beside = ["report", "--cluster", "c6", "--no-table", "--run", tmp_path / "run", "--out"]
     page = tmp_path / "page.html"
-    done = subprocess.run([PROGRAM, *beside, page], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([PROGRAM, *beside, page], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
     data = data_of(page)
     assert (data["world"], data["heads"], data["head_dim"], data["dtype"]) == (2, 2, 16, "fp32")
     assert data["mask"] == recorded[-1]["flags"]["--mask"]
@@ -241,7 +241,7 @@ def test_problem_of_a_run(tmp_path):
         r"A100-SXM-80GB has no kernels of fp32: simulated with those of bf16\.",
         data["machines"],
     )
-    assert data["machines"] in done.stdout
+    assert data["machines"] in result.stdout
     refused = subprocess.run([PROGRAM, *beside, page, "--seq", "256"], capture_output=True, text=True)
     assert refused.returncode == 2
     assert f"report: --seq with --run {tmp_path}/run, which says its problem; leave it out" in refused.stderr

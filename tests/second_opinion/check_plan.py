@@ -41,11 +41,11 @@ def cells(part):
 
 def count_triples(problem, blocks):
     """of[query head, query block, key block]: KV head, triples; whole[side, block, head]: all of a cell."""
-    mask, tokens, seen, of, whole = problem["mask"], {}, set(), {}, {}
+    mask, tokens, visible, of, whole = problem["mask"], {}, set(), {}, {}
     ratio = problem["heads"] // problem["kv_heads"]
     for band in mask["bands"]:
         lo, hi, keys = band["lo"], band["hi"], range(*band["k"])
-        seen |= {(q, k) for q in range(*band["q"]) for k in keys if lo <= k - q <= hi}
+        visible |= {(q, k) for q in range(*band["q"]) for k in keys if lo <= k - q <= hi}
     for side, heads in ("q", problem["heads"]), ("kv", problem["kv_heads"]):
         tokens[side] = [[r["begin"] + i * r["step"] + w for r in block["runs"] for i in range(r["count"])
                          for w in range(r["width"])] for block in blocks[side]]  # fmt: skip
@@ -53,17 +53,17 @@ def count_triples(problem, blocks):
         whole |= {(side, b, head): set() for b in range(len(tokens[side])) for head in range(heads)}
     for (_, q, head), k in product([cell for cell in whole if cell[0] == "q"], range(len(tokens["kv"]))):
         group, every = head // ratio, product(tokens["q"][q], tokens["kv"][k])
-        of[head, q, k] = group, {(head, *pair) for pair in every if pair in seen}
+        of[head, q, k] = group, {(head, *pair) for pair in every if pair in visible}
         whole["q", q, head] |= of[head, q, k][1]
         whole["kv", k, group] |= of[head, q, k][1]
     return of, whole
 
 
-def check_tiles(plan, me, program, given):
+def check_tiles(plan, me, program, inputs):
     """Checks the tiles of the caller and those beside them, and adds to tiles what ops need to know."""
     slots, problem = [tile["slot"] for tile in program["tiles"]], plan["problem"]
     results, rounds = set(program["outputs"]), problem["dtype"] in ("bf16", "fp16")
-    callers = results | given | {*program["saved"]}
+    callers = results | inputs | {*program["saved"]}
     program["callers_slots"] = {slots[t] for t in callers}
     for s, slot in enumerate(program["slots"]):
         need(slot["external"] == (s in program["callers_slots"]), (me, -1), f"slot {s} is not what it says")
@@ -73,7 +73,7 @@ def check_tiles(plan, me, program, given):
         home = t in results or (t in program["inputs"] and not brought)
         tile["wire"] = rounds and problem["wire"] == "input" and tile["partial"] and not statistic
         tile["wide"] = rounds and (statistic or (tile["partial"] and not tile["narrow"]))
-        tile["at"], tile["given"], table = (me, tile["slot"]), t in given, plan["blocks"][side]
+        tile["at"], tile["given"], table = (me, tile["slot"]), t in inputs, plan["blocks"][side]
         tile["held"] = [b for b in tile["blocks"] if table[b]["runs"]]  # Blocks that take memory.
         heads = [0, problem["heads" if side == "q" else "kv_heads"]]
         own = tile["heads"] == heads and {table[b]["owner"] for b in tile["blocks"]} <= {me}
@@ -88,9 +88,9 @@ def check_tiles(plan, me, program, given):
             need(tile is host or not host["given"], (me, -1), f"tile {t} lies on what the caller gives")
 
 
-def read_program(plan, me, program, given, lanes):
+def read_program(plan, me, program, inputs, lanes):
     """Checks the ops, and sorts them into batches: lanes[rank, lane][batch][op]."""
-    check_tiles(plan, me, program, given)
+    check_tiles(plan, me, program, inputs)
     touched = {}
     for i, op in enumerate(program["ops"]):
         op["id"], op["comm"] = (me, i), op["op"] in MOVES[:2]
@@ -183,32 +183,32 @@ def match(ops):
 
 def play(lanes, partner):
     """Starts what can start until nothing moves, and yields what happens: (send, recv), or (op, op)."""
-    started, moved, done, before = set(), set(), set(), -1
-    while before != len(started) + len(done):
-        before = len(started) + len(done)
+    started, moved, complete, before = set(), set(), set(), -1
+    while before != len(started) + len(complete):
+        before = len(started) + len(complete)
         for batches in [batches for batches in lanes.values() if batches]:
             ids = {op["id"] for op in batches[0]}
-            if not ids & started and all(op["waits"] <= done for op in batches[0]):
+            if not ids & started and all(op["waits"] <= complete for op in batches[0]):
                 started |= ids
                 for ends in [partner.get(op["id"], (op, op)) for op in batches[0]]:
                     if {end["id"] for end in ends} <= started:  # The batches of both ends.
                         yield ends
                         moved |= {end["id"] for end in ends}
             if ids <= moved:  # A batch is done as a whole.
-                done |= {op["id"] for op in batches.pop(0)}
+                complete |= {op["id"] for op in batches.pop(0)}
     for op in chain(*chain(*lanes.values())):
         need(False, op["id"], "waits for ever")
 
 
 def read(memory, place, tile, part):
-    there, held = memory.get(tile["at"], (None, {}))
-    need(there is tile and set(part) <= held.keys(), place, f"{tile['tensor']} is not all there")
-    return {cell: held[cell] for cell in part}
+    there, cells = memory.get(tile["at"], (None, {}))
+    need(there is tile and set(part) <= cells.keys(), place, f"{tile['tensor']} is not all there")
+    return {cell: cells[cell] for cell in part}
 
 
 def write(memory, tile, values):
-    there, held = memory.get(tile["at"], (None, {}))
-    memory[tile["at"]] = tile, {**(held if there is tile else {}), **values}
+    there, cells = memory.get(tile["at"], (None, {}))
+    memory[tile["at"]] = tile, {**(cells if there is tile else {}), **values}
 
 
 def compute(op, kind, memory, of, whole):
@@ -248,8 +248,8 @@ def check(plan):
     memory = {"deltas": set()}  # And what is in (rank, slot): a tile and its cells.
     need(len(plan["ranks"]) == plan["problem"]["world"], (-1, -1), "a rank has no program")
     for me, program in enumerate(plan["ranks"]):
-        given = {*program["inputs"], *(program["saved"] if plan["pass"] == "backward" else [])}
-        read_program(plan, me, program, given, lanes)
+        inputs = {*program["inputs"], *(program["saved"] if plan["pass"] == "backward" else [])}
+        read_program(plan, me, program, inputs, lanes)
         memory |= {t["at"]: (t, dict.fromkeys(cells(t), FINAL)) for t in program["tiles"] if t["given"]}
     for op, recv in play(lanes, match([op for program in plan["ranks"] for op in program["ops"]])):
         if op is recv:
@@ -264,8 +264,8 @@ def check(plan):
             need(final, (me, -1), f"tile {t} is partial at the end")
             results += [(tile["tensor"], *cell) for cell in part if t in program["outputs"]]
     backward = plan["pass"] == "backward"
-    wanted = ["dq", "dk", "dv"] if backward else ["out"] + ["lse"] * plan["problem"]["return_lse"]
-    every = [(name, *cell) for name in wanted for side, *cell in whole if side == SIDE[name]]
+    names = ["dq", "dk", "dv"] if backward else ["out"] + ["lse"] * plan["problem"]["return_lse"]
+    every = [(name, *cell) for name in names for side, *cell in whole if side == SIDE[name]]
     need(sorted(results) == sorted(every), (-1, -1), "the outputs are not every result once")
     rows = {(block, head) for side, block, head in whole if side == "q" and backward}
     need(memory["deltas"] == rows, (-1, -1), "a row passes no delta")

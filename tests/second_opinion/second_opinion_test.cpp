@@ -48,9 +48,9 @@ std::string opinion_of(const plan::Diagnostic& d) {
 }
 
 /// Collects plans with verify's verdicts, and compares them with the checker's.
-class Comparison {
+class VerdictComparison {
  public:
-  ~Comparison() { std::filesystem::remove(file_); }
+  ~VerdictComparison() { std::filesystem::remove(file_); }
 
   void add(const std::string& name, const plan::Plan& plan) {
     const std::vector<plan::Diagnostic> diagnostics = verify(plan, 1);
@@ -90,7 +90,7 @@ class Comparison {
   int refused() const { return refused_; }
 
  private:
-  struct Asked {
+  struct PlanVerdict {
     std::string name;
     std::string verdict;
   };
@@ -110,12 +110,12 @@ class Comparison {
 
   std::string file_ = fmt::format("{}armillary_plans_{}.jsonl", ::testing::TempDir(), getpid());
   std::ofstream plans_{file_};
-  std::vector<Asked> asked_;
+  std::vector<PlanVerdict> asked_;
   int accepted_ = 0;
   int refused_ = 0;
 };
 
-std::vector<plan::Mutation> chosen(const plan::Plan& plan, std::size_t place,
+std::vector<plan::Mutation> sample(const plan::Plan& plan, std::size_t place,
                                    std::mt19937& random) {
   std::vector<plan::Mutation> all = mutations(plan);
   if (test_all()) {
@@ -131,13 +131,13 @@ class SecondOpinionTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(SecondOpinionTest, AgreesOnPlansAndMutants) {
   std::mt19937 random(test_seed() + static_cast<unsigned>(GetParam()));
-  Comparison comparison;
+  VerdictComparison comparison;
   std::size_t place = 0;
   for (const Case& example : cases(GetParam())) {
     if (!test_all() && random() % kOneIn != 0) continue;
     const plan::Plan plan = example.plan();
     comparison.add(example.name, plan);
-    for (const plan::Mutation& mutation : chosen(plan, place++, random)) {
+    for (const plan::Mutation& mutation : sample(plan, place++, random)) {
       comparison.add(example.name + ": " + to_string(mutation), apply(plan, mutation));
     }
   }
@@ -148,9 +148,9 @@ TEST_P(SecondOpinionTest, AgreesOnPlansAndMutants) {
 }
 
 /// Mutants of what few mutants touch: the rows that pass `delta`, the dtypes of sums. One in four.
-TEST(SecondOpinion, AgreesOnSinksAndOnTheWire) {
+TEST(SecondOpinion, AgreesOnSinksAndOnTransferDtypes) {
   std::mt19937 random(test_seed());
-  Comparison comparison;
+  VerdictComparison comparison;
   for (const Case& example : cases(2)) {
     if (example.problem.layout != plan::parse_layout("zigzag")) continue;
     const plan::Plan plan = example.plan();
@@ -170,7 +170,7 @@ TEST(SecondOpinion, AgreesOnSinksAndOnTheWire) {
 /// what it says of the caller's tiles. Each such change is refused by both.
 TEST(SecondOpinion, AgreesOnPassesThatRunTogether) {
   std::mt19937 random(test_seed());
-  Comparison comparison;
+  VerdictComparison comparison;
   int changed = 0;
   for (const Case& example : cases(2)) {
     if (example.pass != plan::Pass::Forward || random() % 8 != 0) continue;
@@ -203,7 +203,7 @@ TEST(SecondOpinion, AgreesOnPassesThatRunTogether) {
 /// Sums of dK and of dV that are added to at different times: right, until an add is missing, or is
 /// done twice.
 TEST(SecondOpinion, AgreesThatGradientsAreIndependent) {
-  Comparison comparison;
+  VerdictComparison comparison;
   const plan::Plan plan = plan::gradients_apart();
   comparison.add("apart", plan);
   EXPECT_EQ(comparison.accepted(), 1);

@@ -36,12 +36,12 @@ plan::Problem problem_of(int world) {
 }
 
 /// Strategies that are compared if not all are: one of each name, or a random one.
-enum class Sample { All, OneOfEachName, One };
+enum class Selection { All, OneOfEachName, One };
 
-std::vector<plan::Strategy> strategies_of(const plan::Problem& problem, Sample sample) {
+std::vector<plan::Strategy> strategies_of(const plan::Problem& problem, Selection sample) {
   std::vector<plan::Strategy> all = plan::legal_strategies(problem);
-  if (test_all() || sample == Sample::All) return all;
-  if (sample == Sample::One) {
+  if (test_all() || sample == Selection::All) return all;
+  if (sample == Selection::One) {
     std::mt19937 random(test_seed());
     return {all[std::uniform_int_distribution<std::size_t>(0, all.size() - 1)(random)]};
   }
@@ -51,7 +51,7 @@ std::vector<plan::Strategy> strategies_of(const plan::Problem& problem, Sample s
 }
 
 /// Compares both passes.
-void expect_agreement(const sim::Cluster& cluster, int world, Sample sample = Sample::All) {
+void expect_agreement(const sim::Cluster& cluster, int world, Selection sample = Selection::All) {
   double worst = 0;
   int compared = 0;
   std::string worst_of;
@@ -84,20 +84,20 @@ sim::Cluster overlapped(sim::Cluster cluster) {
 
 TEST(SimGrid, AgreesOnAFlatCluster) {
   expect_agreement(sim::testing::flat(8), 8);
-  expect_agreement(sim::testing::flat(16), 16, Sample::OneOfEachName);
-  expect_agreement(sim::testing::flat(64), 64, Sample::One);
+  expect_agreement(sim::testing::flat(16), 16, Selection::OneOfEachName);
+  expect_agreement(sim::testing::flat(64), 64, Selection::One);
 }
 
 TEST(SimGrid, AgreesOnTwoLevels) {
   expect_agreement(sim::testing::two_level(2, 4), 8);
-  expect_agreement(sim::testing::two_level(4, 4), 16, Sample::OneOfEachName);
-  expect_agreement(sim::testing::two_level(8, 8), 64, Sample::One);
+  expect_agreement(sim::testing::two_level(4, 4), 16, Selection::OneOfEachName);
+  expect_agreement(sim::testing::two_level(8, 8), 64, Selection::One);
 }
 
 TEST(SimGrid, AgreesOnAPcieTree) {
   expect_agreement(sim::testing::pcie_tree(1), 8);
-  expect_agreement(sim::testing::pcie_tree(2), 16, Sample::OneOfEachName);
-  expect_agreement(sim::testing::pcie_tree(8), 64, Sample::One);
+  expect_agreement(sim::testing::pcie_tree(2), 16, Selection::OneOfEachName);
+  expect_agreement(sim::testing::pcie_tree(8), 64, Selection::One);
 }
 
 TEST(SimGrid, AgreesOnOverlappedBatches) {

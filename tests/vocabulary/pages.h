@@ -12,8 +12,8 @@
 #include "armillary/plan/program/measures.h"
 
 namespace armillary::pages {
-enum class Kind : std::uint8_t { Send, Recv, Put };
-plan::KindTag word_tag(Kind);
+enum class PageKind : std::uint8_t { Send, Recv, Put };
+plan::KindTag word_tag(PageKind);
 
 inline constexpr plan::Operand kPutOperands[] = {{.name = "to", .access = plan::Access::Write},
                                                  {.name = "from"}};
@@ -65,7 +65,7 @@ inline plan::RankProgram gather(const Table& table, plan::Rank rank) {
   add(owned(table, rank), 0, true);
   add(all, 1, true);
   const auto put = [&](int step, int from) {
-    program.ops.push_back({.kind = Kind::Put,
+    program.ops.push_back({.kind = PageKind::Put,
                            .step = step,
                            .views = {{1, columns, program.tiles[from].blocks}, whole(from)}});
   };
@@ -74,7 +74,7 @@ inline plan::RankProgram gather(const Table& table, plan::Rank rank) {
     const plan::Rank to = (rank + s) % table.world;
     const plan::Rank from = (rank - s + table.world) % table.world;
     add(owned(table, from), 2 + s % 2, false);
-    const auto message = [&](Kind kind, plan::Rank peer, int tile) {
+    const auto message = [&](PageKind kind, plan::Rank peer, int tile) {
       program.ops.push_back({.kind = kind,
                              .lane = 1,
                              .step = s,
@@ -83,8 +83,8 @@ inline plan::RankProgram gather(const Table& table, plan::Rank rank) {
                              .zero_copy = true,
                              .views = {whole(tile)}});
     };
-    message(Kind::Send, to, 0);
-    message(Kind::Recv, from, 1 + s);
+    message(PageKind::Send, to, 0);
+    message(PageKind::Recv, from, 1 + s);
     put(s, 1 + s);
   }
   return program;
@@ -119,10 +119,10 @@ inline std::vector<plan::Diagnostic> prove(const Table& table, const plan::World
   const auto move = [&](const plan::Action& at, plan::Rank from, const plan::View& source,
                         const plan::View& target, bool once) {
     auto& [tile, numbers] = slots[at.rank][world.ranks[at.rank].tiles[target.tile].slot];
-    const auto& [held, there] = slots[from][world.ranks[from].tiles[source.tile].slot];
+    const auto& [resident, there] = slots[from][world.ranks[from].tiles[source.tile].slot];
     if (std::exchange(tile, target.tile) != target.tile) numbers.clear();
     for (const auto& number : shown(source)) {
-      if (held != source.tile || there.count(number) == 0) {
+      if (resident != source.tile || there.count(number) == 0) {
         diagnostics.add(at.rank, at.op, "undefined", "page {} is not there", number.first);
       }
       if (!numbers.insert(number).second && once) {

@@ -186,7 +186,7 @@ TEST(Pages, AreSimulated) {
     EXPECT_EQ(rank.received_bytes, 7 * part);
     EXPECT_EQ(rank.slot_bytes, 2 * part);
     EXPECT_NEAR(rank.compute_s, 8 * put_s, 1e-12);
-    EXPECT_EQ(rank.compute_by_kind_s[plan::Kind(Kind::Put).number()], rank.compute_s);
+    EXPECT_EQ(rank.compute_by_kind_s[plan::Kind(PageKind::Put).number()], rank.compute_s);
     EXPECT_GT(rank.end_s, rank.compute_s);
   }
   EXPECT_THAT(to_json(timeline), testing::HasSubstr(R"("compute_by_kind_s":{"put":)"));

@@ -93,8 +93,8 @@ class Build:
 
     def runs_here(self, output):
         """False if the object is of an instruction set that this CPU does not have."""
-        wanted = {o[2:] for o in self.commands[output] if re.fullmatch(r"-m(avx|amx)[a-z0-9-]*", o)}
-        names = {w.replace("avx512bf16", "avx512_bf16").replace("-", "_") for w in wanted}
+        flags = {o[2:] for o in self.commands[output] if re.fullmatch(r"-m(avx|amx)[a-z0-9-]*", o)}
+        names = {w.replace("avx512bf16", "avx512_bf16").replace("-", "_") for w in flags}
         return names <= cpu_flags()
 
     def parts(self, program):
@@ -143,9 +143,9 @@ class Overlay:
         compiler = next(i for i, word in enumerate(command) if word.endswith("++"))
         # Warnings are errors in our builds: a mutant that only warns is a mutant that the build notices.
         command[compiler + 1 : compiler + 1] = [f"-I{changed}", f"-ffile-prefix-map={changed}={build.root}"]
-        made = subprocess.run(command, cwd=build.folder, capture_output=True, text=True, check=False)
-        if made.returncode != 0:
-            raise NotCompiledError(made.stderr)
+        result = subprocess.run(command, cwd=build.folder, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise NotCompiledError(result.stderr)
         same = target.read_bytes() == (build.folder / output).read_bytes()
         self.objects[output] = None if same else target
         return not same
@@ -164,9 +164,9 @@ class Overlay:
         target = self.folder / program
         command[command.index("-o") + 1] = str(target)
         words = [word for word in command if word not in (":", "&&")]
-        made = subprocess.run(words, cwd=self.build.folder, capture_output=True, text=True, check=False)
-        if made.returncode != 0:
-            raise NotCompiledError(made.stderr)
+        result = subprocess.run(words, cwd=self.build.folder, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise NotCompiledError(result.stderr)
         return target
 
 

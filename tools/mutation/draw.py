@@ -22,8 +22,8 @@ IGNORED = [
 
 def sources(root, folder):
     """The production sources of a folder: no tests."""
-    found = (root / folder).rglob("*")
-    return sorted(p for p in found if p.suffix in (".h", ".cpp") and not p.stem.endswith("_test"))
+    paths = (root / folder).rglob("*")
+    return sorted(p for p in paths if p.suffix in (".h", ".cpp") and not p.stem.endswith("_test"))
 
 
 def mutants_of(root, path):

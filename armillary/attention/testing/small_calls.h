@@ -54,17 +54,17 @@ struct Leaves {
   std::vector<at::Tensor> grads() const { return {q.grad(), k.grad(), v.grad(), sinks.grad()}; }
 };
 
-inline void expect_same_bits(const at::Tensor& given, const at::Tensor& required,
+inline void expect_same_bits(const at::Tensor& actual, const at::Tensor& required,
                              const std::string& where) {
-  EXPECT_TRUE(at::equal(given, required))
+  EXPECT_TRUE(at::equal(actual, required))
       << where << ": differs by "
-      << (given.to(at::kDouble) - required.to(at::kDouble)).abs().max().item<double>();
+      << (actual.to(at::kDouble) - required.to(at::kDouble)).abs().max().item<double>();
 }
 
-inline void expect_same_grads(const Leaves& given, const Leaves& required,
+inline void expect_same_grads(const Leaves& actual, const Leaves& required,
                               const std::string& where) {
   for (std::size_t i = 0; i < 4; ++i) {
-    expect_same_bits(given.grads()[i], required.grads()[i],
+    expect_same_bits(actual.grads()[i], required.grads()[i],
                      where + " gradient " + std::to_string(i));
   }
 }

@@ -42,7 +42,7 @@ C10dAbortChannel::~C10dAbortChannel() {
   }
   // A peer that is there receives at once; one that is gone ends the wait with an error.
   const auto end = std::chrono::steady_clock::now() + kFlush;
-  for (const GlooNotice* out : sent()) {
+  for (const GlooNotice* out : pending_notices()) {
     for (const GlooWork& work : out->works) {
       const auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(
           end - std::chrono::steady_clock::now());
@@ -118,7 +118,7 @@ CommError C10dAbortChannel::error() const {
   return CommError(fmt::format("rank {} failed: {}", failed_rank_, text_));
 }
 
-std::vector<const C10dAbortChannel::GlooNotice*> C10dAbortChannel::sent() {
+std::vector<const C10dAbortChannel::GlooNotice*> C10dAbortChannel::pending_notices() {
   std::vector<const GlooNotice*> all;
   const std::lock_guard lock(mutex_);
   for (const GlooNotice& out : outgoing_) all.push_back(&out);
@@ -220,7 +220,7 @@ void C10dAbortChannel::take(const Notice& notice, int peer) {
       break;
     case NoticeKind::Answer: {
       const std::lock_guard lock(mutex_);
-      peers_[peer].asked = false;
+      peers_[peer].owes_answer = false;
     }
       hooks_.on_answer(peer, heartbeat_of(notice.text));
       break;
@@ -238,8 +238,8 @@ void C10dAbortChannel::set_failed(int rank) {
 void C10dAbortChannel::ask(int rank) {
   {
     const std::lock_guard lock(mutex_);
-    if (raised() || peers_[rank].asked || closing_) return;
-    peers_[rank].asked = true;
+    if (raised() || peers_[rank].owes_answer || closing_) return;
+    peers_[rank].owes_answer = true;
   }
   send_single(asks_[rank], {.kind = NoticeKind::Ask, .rank = control_->getRank()}, rank);
 }

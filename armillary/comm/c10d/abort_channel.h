@@ -94,7 +94,7 @@ class C10dAbortChannel {
 
   /// A peer, as this rank knows it.
   struct Peer {
-    bool asked = false;  ///< It owes an answer.
+    bool owes_answer = false;  ///< It owes an answer.
     bool left = false;
     bool went_on = false;  ///< It has left, and waited long enough before.
     bool failed = false;   ///< It has failed for a reason of its own.
@@ -113,7 +113,7 @@ class C10dAbortChannel {
   void send(const Notice& notice, const std::vector<int>& peers);
   void send_left(bool went_on);
   /// The notices so far; those of threads that still listen may follow.
-  std::vector<const GlooNotice*> sent();
+  std::vector<const GlooNotice*> pending_notices();
   /// The thread of one peer: takes its notices until it has left or is gone.
   void listen(int peer);
   void listen_to_notices(int peer);

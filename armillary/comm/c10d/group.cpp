@@ -23,7 +23,7 @@ constexpr std::chrono::milliseconds kReason(500);
 }  // namespace
 
 C10dPending::~C10dPending() {
-  if (queue_ && !done()) group_.withdraw(*this);
+  if (queue_ && !is_complete()) group_.withdraw(*this);
 }
 
 std::size_t first_c10d_done(std::span<const Request> requests) {
@@ -125,26 +125,26 @@ bool C10dGroup::finish_first(Lock& lock, Queue& queue) {
   C10dPending* const message = queue.messages.front();
   C10dTransfer& transfer = message->transfer();
   lock.unlock();
-  auto outcome = C10dTransfer::Outcome::Interrupted;
+  auto outcome = C10dTransfer::TransferEnd::Interrupted;
   try {
     outcome = transfer.finish(kForever);
   } catch (const std::exception& e) {
     lose(transfer.peer(), first_line(e));
   }
-  if (outcome == C10dTransfer::Outcome::OtherSize) {
+  if (outcome == C10dTransfer::TransferEnd::OtherSize) {
     abort_channel_->raise(
         rank(), fmt::format("rank {} sends {} to rank {} on lane {}, which receives "
                             "{}; equal sizes are required",
                             transfer.peer(), count_of(transfer.sent_bytes(), "byte"), rank(),
                             message->lane(), count_of(transfer.bytes(), "byte")));
   }
-  if (outcome == C10dTransfer::Outcome::OtherLabel) {
+  if (outcome == C10dTransfer::TransferEnd::OtherLabel) {
     abort_channel_->raise(
         rank(), difference_text(transfer.peer(), transfer.sent_label(), rank(), transfer.label()));
   }
   // A message that is not done stays first, for whoever settles the failure or withdraws it.
   lock.lock();
-  if (outcome != C10dTransfer::Outcome::Done) return false;
+  if (outcome != C10dTransfer::TransferEnd::Done) return false;
   queue.messages.pop_front();
   std::ranges::move(transfer.take_works(), std::back_inserter(over_));
   heartbeat_.message_done();
@@ -182,12 +182,12 @@ void C10dGroup::work() {
   }
 }
 
-bool C10dGroup::done(const C10dPending& request) {
-  if (request.done()) return true;
+bool C10dGroup::is_complete(const C10dPending& request) {
+  if (request.is_complete()) return true;
   throw_if_failed();
   const Lock lock(mutex_);
   hand_over(request.queue());
-  return request.done();
+  return request.is_complete();
 }
 
 // A rank that waits for one message is woken by Gloo's thread itself, like a rank without this
@@ -196,7 +196,7 @@ void C10dGroup::finish_until(Lock& lock, const C10dPending& request) {
   Queue& queue = request.queue();
   if (queue.has_waiter) return;
   queue.has_waiter = true;
-  while (!request.done() && !abort_channel_->raised() && finish_first(lock, queue)) {
+  while (!request.is_complete() && !abort_channel_->raised() && finish_first(lock, queue)) {
   }
   queue.has_waiter = false;
 }
@@ -264,12 +264,12 @@ void C10dGroup::withdraw(C10dPending& request) {
                     rank(), count_of(request.bytes(), "byte"), request.peer(), request.lane()));
   }
   Lock lock(mutex_);
-  if (request.done()) return;
+  if (request.is_complete()) return;
   Queue& queue = request.queue();
   request.transfer().interrupt();
   changed_.wait(lock, [&] {
     const bool is_first = !queue.messages.empty() && queue.messages.front() == &request;
-    return request.done() || !is_first || !queue.has_waiter;
+    return request.is_complete() || !is_first || !queue.has_waiter;
   });
   std::erase(queue.messages, &request);
   request.transfer().release();

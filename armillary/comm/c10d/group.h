@@ -3,8 +3,8 @@
 //
 //   queue      the messages of one direction, peer and lane, which end in order
 //   wait()     for one request: the rank itself waits for the first messages of its queue
-//   done(), wait_any()    hand the queues to workers, as Gloo cannot be asked whether a message
-//                         is over: a worker waits for the messages of one queue at a time
+//   is_complete(), wait_any()    hand the queues to workers, as Gloo cannot be asked whether a
+//                                message is over: a worker waits for one queue at a time
 //
 // One thread at a time waits for a queue (`has_waiter`); all others wait for `changed_`.
 #pragma once
@@ -54,7 +54,7 @@ class C10dGroup {
   // The calls of Communicator.
 
   void start(std::span<const Message> batch, std::span<Request> requests);
-  bool done(const C10dPending& request);
+  bool is_complete(const C10dPending& request);
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);

@@ -34,7 +34,7 @@ class C10dPending : public Pending {
 
   C10dTransfer& transfer() { return transfer_; }
 
-  bool done() const { return place() > 0; }
+  bool is_complete() const { return place() > 0; }
   /// Place, from 1, in the order in which messages of this rank were done; 0 until this one is.
   std::uint64_t place() const { return place_.load(std::memory_order_acquire); }
   /// The owner may free this object when this returns.

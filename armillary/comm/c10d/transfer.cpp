@@ -79,21 +79,21 @@ void C10dTransfer::post(c10d::Backend& backend) {
   if (body_) works_.push_back(start(backend, body_, bytes_, body_tag(lane_, bytes_)));
 }
 
-C10dTransfer::Outcome C10dTransfer::finish(std::chrono::milliseconds timeout) {
+C10dTransfer::TransferEnd C10dTransfer::finish(std::chrono::milliseconds timeout) {
   for (const GlooWork& work : works_) {
     // A work that was interrupted is as it was: it may be waited for again, or dropped.
-    if (!work->wait(timeout)) return Outcome::Interrupted;
+    if (!work->wait(timeout)) return TransferEnd::Interrupted;
     if (direction_ == Direction::Send) continue;
     read_head();
-    if (!is_same(label(), sent_label())) return Outcome::OtherLabel;
-    if (sent_bytes_ != bytes_) return Outcome::OtherSize;
+    if (!is_same(label(), sent_label())) return TransferEnd::OtherLabel;
+    if (sent_bytes_ != bytes_) return TransferEnd::OtherSize;
   }
   // All bytes are here, in the head or in the buffer.
   if (!parts_.empty()) {
     const Strided packed{body_ ? body_ : inline_bytes(), 1, bytes_, bytes_};
     copy_strided({&packed, 1}, parts_);
   }
-  return Outcome::Done;
+  return TransferEnd::Done;
 }
 
 std::byte* C10dTransfer::inline_bytes() const {

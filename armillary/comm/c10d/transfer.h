@@ -32,7 +32,7 @@ class C10dTransfer {
   /// Bytes of a message that travel with their number, by a copy.
   static constexpr std::int64_t kInline = 4096;
 
-  enum class Outcome : std::uint8_t {
+  enum class TransferEnd : std::uint8_t {
     Done,         ///< The bytes are where they belong, or the memory of a send may be written.
     Interrupted,  ///< interrupt() was called before.
     OtherSize,    ///< The sender has sent_bytes() instead of bytes(). No memory was touched.
@@ -56,7 +56,7 @@ class C10dTransfer {
   void post(c10d::Backend& backend);
   /// Waits until the message is over, and unpacks a receive. If the time passes, Gloo closes all
   /// connections of the group. @throws std::exception of Gloo then, and if the connection broke.
-  Outcome finish(std::chrono::milliseconds timeout);
+  TransferEnd finish(std::chrono::milliseconds timeout);
   /// Ends a finish() that waits, or the next one. May be called from any thread while there are
   /// works, so not during post() and release().
   void interrupt();

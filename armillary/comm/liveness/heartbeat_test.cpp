@@ -32,7 +32,7 @@ class Waiter {
   double run(const Answer& answer) {
     for (double now_s = 0; now_s < 20; now_s += 0.05) {
       for (const int rank : watch.tick(now_s)) {
-        asked[rank] = true;
+        questions[rank] = true;
         if (std::optional<Heartbeat> heartbeat = answer(rank, now_s)) watch.hear(rank, *heartbeat);
       }
       if (watch.expired()) return now_s;
@@ -44,7 +44,7 @@ class Waiter {
   }
 
   Watch watch;
-  std::map<int, bool> asked;
+  std::map<int, bool> questions;
 };
 
 /// The answer of a rank that computes, at a time.
@@ -84,7 +84,7 @@ TEST(Watch, APeerIsAsFarAsThoseThatItWaitsFor) {
   };
   EXPECT_EQ(waiter.run([&](int rank, double now_s) { return std::optional(answer(rank, now_s)); }),
             20);
-  EXPECT_EQ(waiter.asked.size(), 3);
+  EXPECT_EQ(waiter.questions.size(), 3);
   // Rank 3 stops.
   Waiter other({1});
   EXPECT_NEAR(other.run([&](int rank, double now_s) {

@@ -60,16 +60,16 @@ void use_a_core() {
 
 /// The seconds that the clock counts while another thread works, which does not end before it.
 double counted(ComputeClock& clock, bool is_helper) {
-  std::latch named(1), worked(1), begin(1), end(1);
+  std::latch has_name(1), worked(1), begin(1), end(1);
   std::thread thread([&] {
     if (is_helper) call_this_thread_a_helper();
-    named.count_down();
+    has_name.count_down();
     begin.wait();
     use_a_core();
     worked.count_down();
     end.wait();
   });
-  named.wait();
+  has_name.wait();
   std::this_thread::sleep_for(std::chrono::milliseconds(1100));  // Until threads are listed again.
   const double before_s = clock.seconds();
   begin.count_down();

@@ -107,9 +107,9 @@ void MpiAbortChannel::send(const Notice& notice, int peer) {
 
 void MpiAbortChannel::forget_sent() {
   std::erase_if(outgoing_, [](MpiNotice& out) {
-    int sent = 0;
-    check_mpi(MPI_Test(&out.request, &sent, MPI_STATUS_IGNORE), "MPI_Test");
-    return sent != 0;
+    int is_complete = 0;
+    check_mpi(MPI_Test(&out.request, &is_complete, MPI_STATUS_IGNORE), "MPI_Test");
+    return is_complete != 0;
   });
 }
 

@@ -62,7 +62,7 @@ class MpiAbortChannel {
   /// Whether all notices that were sent are out of this rank's memory.
   bool quiet();
   /// Notices sent to `peer`, and received from it.
-  std::int64_t sent(int peer) const { return notices_sent_[peer]; }
+  std::int64_t notice_count(int peer) const { return notices_sent_[peer]; }
   std::int64_t received(int peer) const { return notices_received_[peer]; }
 
  private:

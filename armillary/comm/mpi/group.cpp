@@ -180,11 +180,11 @@ void MpiGroup::start(std::span<const Message> batch, std::span<Request> requests
   throw_if_failed(lock);
 }
 
-bool MpiGroup::done(const MpiPending& request) {
-  if (request.done()) return true;
+bool MpiGroup::is_complete(const MpiPending& request) {
+  if (request.is_complete()) return true;
   Lock lock(process_.mutex());
   progress();
-  if (request.done()) return true;
+  if (request.is_complete()) return true;
   throw_if_failed(lock);
   return false;
 }
@@ -262,7 +262,7 @@ std::string MpiGroup::blame(const Watch& watch) const {
 
 void MpiGroup::withdraw(MpiPending& request) {
   Lock lock(process_.mutex());
-  if (request.done()) return;
+  if (request.is_complete()) return;
   // The place in the queue of receives stays, so that nothing behind it matches.
   if (request.direction() == Direction::Receive) {
     auto& receives = queues_[{request.peer(), request.lane()}].receives;
@@ -372,7 +372,7 @@ void MpiGroup::look_for_ends() {
   progress();
 }
 
-bool MpiGroup::all_received(std::span<const Counts> sent_to_me) const {
+bool MpiGroup::all_received(std::span<const SentCounts> sent_to_me) const {
   for (int peer = 0; peer < world_; ++peer) {
     if (peer == rank_) continue;
     if (pieces_received_[peer] != sent_to_me[peer].pieces) return false;
@@ -419,13 +419,13 @@ void MpiGroup::drain(Lock& lock) {
   abort_channel_->stop_asking();
   // Phase 2 of 2: ranks tell each other how many pieces and notices they have sent. A rank that has
   // been told by all takes as many, and throws them away.
-  std::vector<Counts> sent(world_);
-  std::vector<Counts> sent_to_me(world_);
+  std::vector<SentCounts> counts(world_);
+  std::vector<SentCounts> sent_to_me(world_);
   for (int peer = 0; peer < world_; ++peer)
-    sent[peer] = {pieces_sent_[peer], abort_channel_->sent(peer)};
+    counts[peer] = {pieces_sent_[peer], abort_channel_->notice_count(peer)};
   MPI_Request told = MPI_REQUEST_NULL;
-  check_mpi(MPI_Ialltoall(sent.data(), 2, MPI_INT64_T, sent_to_me.data(), 2, MPI_INT64_T, control_,
-                          &told),
+  check_mpi(MPI_Ialltoall(counts.data(), 2, MPI_INT64_T, sent_to_me.data(), 2, MPI_INT64_T,
+                          control_, &told),
             "MPI_Ialltoall");
   await_all(lock, [&] {
     everybody_left_ = everybody_left_ || over(told);

@@ -63,7 +63,7 @@ class MpiGroup {
   /// Starts all receives of the batch, then all sends. Errors are those of Communicator::start.
   void start(std::span<const Message> batch, std::span<Request> requests);
   /// Makes progress once if the message is not done.
-  bool done(const MpiPending& request);
+  bool is_complete(const MpiPending& request);
   /// `describe` names the requests in the text of a missed deadline.
   std::size_t wait_any(std::span<const Request> requests, double timeout_s,
                        const std::function<std::string()>& describe);
@@ -116,7 +116,7 @@ class MpiGroup {
   };
 
   /// Pieces and notices that one rank has sent to another; two numbers that travel.
-  struct Counts {
+  struct SentCounts {
     std::int64_t pieces = 0;
     std::int64_t notices = 0;
   };
@@ -144,7 +144,7 @@ class MpiGroup {
                   std::function<void(const std::byte* memory)> refuse = nullptr);
   /// Takes a message that does not fit the receive into a buffer, and fails the group with what its
   /// label says.
-  void refuse(const ArrivedPiece& arrival, const MpiPending& receive, std::int64_t sent);
+  void refuse(const ArrivedPiece& arrival, const MpiPending& receive, std::int64_t sent_bytes);
   /// Asks MPI which pieces have ended, and marks messages as done.
   void test_requests();
   void add_request(MPI_Request request, Owner owner);
@@ -165,7 +165,7 @@ class MpiGroup {
   bool await_all(Lock& lock, const std::function<bool()>& all_here);
   void watch_leavers(std::optional<LongWait>& wait, Clock::time_point begin);
   /// Whether all pieces and notices have come that peers say they sent.
-  bool all_received(std::span<const Counts> sent_to_me) const;
+  bool all_received(std::span<const SentCounts> sent_to_me) const;
   /// Whether no message of this rank is under way.
   bool is_idle() const;
   /// The helper thread: makes progress now and then, and at once after abort().

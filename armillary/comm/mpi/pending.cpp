@@ -37,7 +37,7 @@ MpiPending::MpiPending(MpiGroup& group, const Message& message, std::int64_t pie
 }
 
 MpiPending::~MpiPending() {
-  if (is_under_way_ && !done()) group_.withdraw(*this);
+  if (is_under_way_ && !is_complete()) group_.withdraw(*this);
 }
 
 // The first piece with bytes is the odd one: its bytes and the number of the others tell the total.

@@ -42,7 +42,7 @@ constexpr std::int64_t large_piece_bytes(std::int64_t piece_bytes) {
 }
 
 /// A send or a receive of this rank. The rank's Request owns it; the group knows it while it is
-/// under way. Functions require the lock of MpiProcess, except done() and place().
+/// under way. Functions require the lock of MpiProcess, except is_complete() and place().
 class MpiPending : public Pending {
  public:
   /// @throws InvalidArgument if it has too many bytes for kMostPieces large pieces.
@@ -84,7 +84,7 @@ class MpiPending : public Pending {
 
   // Completion. These two functions need no lock.
 
-  bool done() const { return place() > 0; }
+  bool is_complete() const { return place() > 0; }
   /// Place, from 1, in the order in which messages of this rank were done; 0 until this one is.
   std::uint64_t place() const { return place_.load(std::memory_order_acquire); }
   /// Unpacks a receive and marks the message as done.

@@ -95,8 +95,8 @@ void MpiGroup::match(const Source& source, MpiQueue& queue) {
   const bool drop = drains();
   if (queue.refused && !drop) return;
   while (!queue.arrivals.empty()) {
-    const bool wanted = !queue.receives.empty() && queue.receives.front() != nullptr;
-    if (wanted && !drop) {
+    const bool has_receive = !queue.receives.empty() && queue.receives.front() != nullptr;
+    if (has_receive && !drop) {
       receive(source, queue);
       if (abort_channel_->raised() || queue.refused) return;  // The sizes differ.
     } else if (drop || !queue.receives.empty() || abort_channel_->is_leaving(source.first)) {
@@ -161,11 +161,12 @@ void MpiGroup::throw_away(const ArrivedPiece& arrival,
               {.message = nullptr, .thrown_away = std::move(memory), .refuse = std::move(refuse)});
 }
 
-void MpiGroup::refuse(const ArrivedPiece& arrival, const MpiPending& receive, std::int64_t sent) {
+void MpiGroup::refuse(const ArrivedPiece& arrival, const MpiPending& receive,
+                      std::int64_t sent_bytes) {
   const int sender = receive.peer();
   const std::string sizes = fmt::format(
       "rank {} sends {} to rank {} on lane {}, which receives {}; equal sizes are required", sender,
-      count_of(sent, "byte"), rank_, receive.lane(), count_of(receive.bytes(), "byte"));
+      count_of(sent_bytes, "byte"), rank_, receive.lane(), count_of(receive.bytes(), "byte"));
   if (receive.label() == nullptr) return abort_channel_->raise(rank_, sizes);
   throw_away(arrival, [this, sender, sizes, own = *receive.label(),
                        labelled = receive.pieces_started() == 0 &&

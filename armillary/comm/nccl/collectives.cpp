@@ -50,15 +50,15 @@ void NcclCollectives::all_gather(const Array& mine, const Array& all) {
 }
 
 // One group with a message to and from each rank, this one included.
-void NcclCollectives::all_to_all(const Array& sent, const Array& received) {
-  if (!on_device(sent)) return Collectives::all_to_all(sent, received);
-  agree(call_label("all_to_all", sent));
-  if (sent.count == 0) return;
+void NcclCollectives::all_to_all(const Array& outgoing, const Array& incoming) {
+  if (!on_device(outgoing)) return Collectives::all_to_all(outgoing, incoming);
+  agree(call_label("all_to_all", outgoing));
+  if (outgoing.count == 0) return;
   const int world = comm_.world();
   nccl_.run("all_to_all", [&](NcclComm comm, GpuStream stream) {
     for (int rank = 0; rank < world; ++rank) {
-      nccl_.api().send(comm, stream, part_of(sent, rank, world), rank);
-      nccl_.api().receive(comm, stream, part_of(received, rank, world), rank);
+      nccl_.api().send(comm, stream, part_of(outgoing, rank, world), rank);
+      nccl_.api().receive(comm, stream, part_of(incoming, rank, world), rank);
     }
   });
 }

@@ -19,7 +19,7 @@ class NcclCollectives : public Collectives {
   void all_reduce(const Array& values, Reduction reduction) override;
   void reduce_scatter(const Array& all, const Array& mine, Reduction reduction) override;
   void all_gather(const Array& mine, const Array& all) override;
-  void all_to_all(const Array& sent, const Array& received) override;
+  void all_to_all(const Array& outgoing, const Array& incoming) override;
   void broadcast(const Array& values, int root) override;
 
  private:

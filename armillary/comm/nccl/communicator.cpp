@@ -96,10 +96,10 @@ void NcclCommunicator::do_start(std::span<const Message> batch, std::span<Reques
 
 bool NcclCommunicator::is_over(const Pending& request) {
   const NcclPending* const own = nccl_part(request);
-  return own ? own->done() : part_.do_done(request);
+  return own ? own->is_complete() : part_.do_is_complete(request);
 }
 
-bool NcclCommunicator::do_done(const Pending& request) {
+bool NcclCommunicator::do_is_complete(const Pending& request) {
   if (is_over(request)) return true;
   rank_.progress();
   return is_over(request);
@@ -144,7 +144,7 @@ void NcclCommunicator::run(const char* operation,
                            std::function<void(NcclComm, GpuStream)> collective) {
   rank_.throw_if_failed();
   const std::uint64_t work = lanes_.start_collective(kCollectiveLane, std::move(collective));
-  rank_.wait_until([&] { return lanes_.done(kCollectiveLane, work); },
+  rank_.wait_until([&] { return lanes_.is_complete(kCollectiveLane, work); },
                    {.peers = lanes_.others_on_host(), .timeout_s = timeout_s(), .describe = [&] {
                       return fmt::format("{}: rank {} not done", operation, rank());
                     }});

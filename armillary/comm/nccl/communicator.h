@@ -37,7 +37,7 @@ class NcclCommunicator : public Communicator {
 
  private:
   void do_start(std::span<const Message> batch, std::span<Request> requests) override;
-  bool do_done(const Pending& request) override;
+  bool do_is_complete(const Pending& request) override;
   std::size_t do_wait_any(std::span<const Request> requests, double timeout_s) override;
   bool takes(int device) const override { return device == kHost || device == rank_.device(); }
   std::string taken_memory() const override;

@@ -256,9 +256,9 @@ void NcclLanes::drop_streams() noexcept {
     for (Lane& lane : lanes_) {
       if (!lane.stream) continue;
       for (const NcclWork& work : lane.works) {
-        const bool kept = work.state != NcclWork::State::Running;
+        const bool has_ended = work.state != NcclWork::State::Running;
         for (const NcclMove& move : work.moves) {
-          if (kept && move.packed) api.release(move.bytes.data(), lane.stream);
+          if (has_ended && move.packed) api.release(move.bytes.data(), lane.stream);
         }
         if (work.event) api.drop_event(work.event);
       }

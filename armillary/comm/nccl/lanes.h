@@ -59,7 +59,7 @@ class NcclLanes {
   /// Begins a collective on a lane, and returns the number of its work.
   std::uint64_t start_collective(int lane, std::function<void(NcclComm, GpuStream)> collective);
   /// Whether the lane has done the work with this number. Makes no progress.
-  bool done(int lane, std::uint64_t work) const { return lanes_[lane].works_done >= work; }
+  bool is_complete(int lane, std::uint64_t work) const { return lanes_[lane].works_done >= work; }
   /// Starts what may start and takes notice of what is over. @throws CommError of the libraries.
   void progress();
   /// Whether a work is not running yet, so that it takes progress() to start it.

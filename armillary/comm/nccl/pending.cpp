@@ -5,11 +5,11 @@
 namespace armillary::comm {
 
 NcclPending::~NcclPending() {
-  if (!done()) lanes_.withdraw(*this);
+  if (!is_complete()) lanes_.withdraw(*this);
 }
 
-bool NcclPending::done() const {
-  return lanes_.done(lane(), work_);
+bool NcclPending::is_complete() const {
+  return lanes_.is_complete(lane(), work_);
 }
 
 }  // namespace armillary::comm

@@ -18,7 +18,7 @@ class NcclPending : public Pending {
   ~NcclPending() override;
 
   NcclLanes& lanes() const { return lanes_; }
-  bool done() const;
+  bool is_complete() const;
 
  private:
   NcclLanes& lanes_;

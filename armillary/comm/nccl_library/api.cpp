@@ -120,7 +120,7 @@ ncclComm_t native(NcclComm comm) {
   return reinterpret_cast<ncclComm_t>(comm);
 }
 
-ncclDataType_t native(Dtype dtype) {
+ncclDataType_t native(ElementType dtype) {
   constexpr std::array kTypes{ncclUint8,   ncclInt64,   ncclBfloat16,
                               ncclFloat16, ncclFloat32, ncclFloat64};
   return kTypes[static_cast<std::size_t>(dtype)];

@@ -106,11 +106,11 @@ std::vector<Network> networks() {
 }
 
 std::vector<std::string> addresses_of(const std::string& host) {
-  addrinfo wanted = {};
-  wanted.ai_family = AF_UNSPEC;
-  wanted.ai_socktype = SOCK_STREAM;
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
   addrinfo* first = nullptr;
-  if (getaddrinfo(host.c_str(), nullptr, &wanted, &first) != 0) return {};
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &first) != 0) return {};
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> list(first, &freeaddrinfo);
   std::vector<std::string> addresses;
   for (const addrinfo* entry = first; entry != nullptr; entry = entry->ai_next) {
@@ -150,9 +150,9 @@ NetworkChoice mpi_networks(const std::vector<Network>& all, const Lookup& lookup
 
 NetworkChoice gloo_network(const std::vector<Network>& all, const HostName& host,
                            const Lookup& lookup) {
-  const std::string named = value_of(lookup, "GLOO_SOCKET_IFNAME");
-  if (!named.empty()) {
-    return {{named}, "GLOO_SOCKET_IFNAME names it", problem_of(all, named)};
+  const std::string interface = value_of(lookup, "GLOO_SOCKET_IFNAME");
+  if (!interface.empty()) {
+    return {{interface}, "GLOO_SOCKET_IFNAME names it", problem_of(all, interface)};
   }
   // The first address of the host's name that one of the interfaces has.
   for (const std::string& address : host.addresses) {

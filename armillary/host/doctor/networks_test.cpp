@@ -23,7 +23,7 @@ const std::vector<Network> kAll{
 
 /// An environment of one variable.
 Lookup with(const std::string& name, const std::string& value) {
-  return [=](const char* asked) { return name == asked ? value.c_str() : nullptr; };
+  return [=](const char* variable) { return name == variable ? value.c_str() : nullptr; };
 }
 const Lookup kNothing = [](const char*) -> const char* { return nullptr; };
 
@@ -65,12 +65,12 @@ TEST(Networks, GlooTakesTheOneOfTheHostsName) {
 }
 
 TEST(Networks, GlooTakesTheOneThatIsNamed) {
-  const auto named = [](const std::string& name) {
+  const auto choice_of = [](const std::string& name) {
     return gloo_network(kAll, {"node7", {"10.0.0.5"}}, with("GLOO_SOCKET_IFNAME", name));
   };
-  EXPECT_THAT(named("ib0").names, ElementsAre("ib0"));
-  EXPECT_EQ(named("ib0").problem, "");
-  EXPECT_THAT(named("eth7").problem, HasSubstr("no interface eth7"));
+  EXPECT_THAT(choice_of("ib0").names, ElementsAre("ib0"));
+  EXPECT_EQ(choice_of("ib0").problem, "");
+  EXPECT_THAT(choice_of("eth7").problem, HasSubstr("no interface eth7"));
 }
 
 }  // namespace

@@ -98,8 +98,8 @@ std::string_view name_of(Engine engine) {
 }
 
 EngineChoice choose_engine(const EngineFlags& flags, const std::optional<ProcessPlace>& result,
-                           bool has_mpi, const AskedWorld& asked) {
-  const std::optional<ProcessPlace> by_flags = place_of(flags, asked.world);
+                           bool has_mpi, const AskedWorld& request) {
+  const std::optional<ProcessPlace> by_flags = place_of(flags, request.world);
   const std::optional<ProcessPlace>& place = by_flags ? by_flags : result;
   const Engine engine =
       flags.engine == "auto" ? engine_of(place, has_mpi) : parse_engine(flags.engine);
@@ -143,10 +143,10 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Process
         place->launcher);
   }
   // Last, the sizes: the recipe or the flags ask for one world, the launcher started another.
-  if (place->world != asked.world) {
+  if (place->world != request.world) {
     fail<InvalidArgument>("{} that {} started, and {}; equal numbers are required",
                           count_of(place->world, "process", "processes"), place->launcher,
-                          asked.where);
+                          request.where);
   }
   return {.engine = engine, .place = place};
 }

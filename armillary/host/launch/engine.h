@@ -52,6 +52,6 @@ struct AskedWorld {
 /// meeting point, and if the processes are not as many as the ranks. The text says how such a run
 /// is started.
 EngineChoice choose_engine(const EngineFlags& flags, const std::optional<ProcessPlace>& place,
-                           bool has_mpi, const AskedWorld& asked);
+                           bool has_mpi, const AskedWorld& request);
 
 }  // namespace armillary::launch

@@ -54,8 +54,8 @@ std::string version_text(const std::string& launcher, double deadline_s) {
 }  // namespace
 
 std::string mpi_launcher() {
-  const char* const named = std::getenv("ARMILLARY_MPIEXEC");
-  return named != nullptr && *named != '\0' ? named : ARMILLARY_BUILD_MPIEXEC;
+  const char* const program = std::getenv("ARMILLARY_MPIEXEC");
+  return program != nullptr && *program != '\0' ? program : ARMILLARY_BUILD_MPIEXEC;
 }
 
 MpiFamily family_of(const std::string& launcher, double deadline_s) {

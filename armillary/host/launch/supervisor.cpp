@@ -39,14 +39,14 @@ constexpr std::chrono::milliseconds kHold(500);
 class SignalQueue {
  public:
   explicit SignalQueue(const SuperviseOptions& options) {
-    sigset_t wanted;
-    sigemptyset(&wanted);
-    sigaddset(&wanted, SIGCHLD);
-    for (const int signal : options.stop_signals) sigaddset(&wanted, signal);
-    for (const int signal : options.end_signals) sigaddset(&wanted, signal);
-    sigprocmask(SIG_BLOCK, &wanted, &before_);
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    for (const int signal : options.stop_signals) sigaddset(&signals, signal);
+    for (const int signal : options.end_signals) sigaddset(&signals, signal);
+    sigprocmask(SIG_BLOCK, &signals, &before_);
     pipe_action_ = ::signal(SIGPIPE, SIG_IGN);  // A closed output is an error of write().
-    descriptor_ = Descriptor(signalfd(-1, &wanted, SFD_CLOEXEC | SFD_NONBLOCK));
+    descriptor_ = Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   }
   SignalQueue(const SignalQueue&) = delete;
   SignalQueue& operator=(const SignalQueue&) = delete;
@@ -164,7 +164,7 @@ class Supervisor {
   /// Whether the program to blame for the first failure has still to end. Its peers may have ended
   /// before it, but its exit code is that of the run.
   bool waits_for_culprit() {
-    if (!options_.blame || kill_at_ || failures_.empty() || failures_[0].asked) return false;
+    if (!options_.blame || kill_at_ || failures_.empty() || failures_[0].by_request) return false;
     if (Clock::now() >= *end_at_ + kHold) return false;
     if (!culprit_) culprit_ = options_.blame(failures_[0]);
     return !culprit_->empty() && std::ranges::none_of(failures_, [&](const Ending& ending) {
@@ -244,7 +244,7 @@ class Supervisor {
                          .pid = getpid(),
                          .code = 128 + signal,
                          .signal = signal,
-                         .asked = true});
+                         .by_request = true});
   }
 
   void ask() {

@@ -25,9 +25,9 @@ struct Ending {
   std::string label;
   std::string host = this_host();
   pid_t pid = -1;
-  int code = 0;        ///< Exit code; 128 + signal if a signal ended it, as shells have it.
-  int signal = 0;      ///< 0 if it exited by itself.
-  bool asked = false;  ///< A signal to this process ended all programs.
+  int code = 0;             ///< Exit code; 128 + signal if a signal ended it, as shells have it.
+  int signal = 0;           ///< 0 if it exited by itself.
+  bool by_request = false;  ///< A signal to this process ended all programs.
   /// It was asked to stop, and `signal` ended it before it could answer: that is no failure.
   bool stopped = false;
   /// It did not run when the others were ended, by SIGSTOP or in a debugger; so it has not failed.

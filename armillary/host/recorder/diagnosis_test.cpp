@@ -204,7 +204,7 @@ TEST(Diagnosis, WorkAfterTheFirstFailureIsUndone) {
   runs.attends(1, 0.9);
   runs.receives(0, 1, 1);
   runs.fails(0, End::FailedWithPeers, "rank 0 failed: wait: ..", 3);
-  runs[1].ops[0].done = true;
+  runs[1].ops[0].complete = true;
   runs[1].ops[0].end_ns = 8'000'000'000;
   runs[1].earlier_work = {runs[1].work};
   runs[1].work = {.since_ns = 8'100'000'000, .step = 8, .activity = "reading data"};

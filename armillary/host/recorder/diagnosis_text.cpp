@@ -29,7 +29,7 @@ const RecordedOp* current_op(const Flight& flight) {
   const RecordedOp* receive = nullptr;
   const RecordedOp* send = nullptr;
   for (const RecordedOp& op : flight.ops) {
-    if (op.done) continue;
+    if (op.complete) continue;
     if (!op.is_message()) return &op;
     if (!is_waited_for(flight, op)) continue;
     const RecordedOp*& oldest = op.is_send() ? send : receive;
@@ -71,7 +71,7 @@ std::string describe(const RecordedOp& op) {
 std::vector<RecordedOp> messages_of(const Flight& flight) {
   std::vector<RecordedOp> messages;
   std::ranges::copy_if(flight.ops, std::back_inserter(messages), [&](const RecordedOp& op) {
-    return op.is_message() && !op.done && is_waited_for(flight, op);
+    return op.is_message() && !op.complete && is_waited_for(flight, op);
   });
   return messages;
 }

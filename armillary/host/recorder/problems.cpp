@@ -60,7 +60,7 @@ ProblemFlags flags_of(const plan::Problem& problem, const std::string& strategy)
           {"--dtype", to_string(problem.dtype)},
           {"--mask", mask_text(problem.mask)},
           {"--layout", to_string(problem.layout)},
-          {"--wire", to_string(problem.wire)}};
+          {"--transfer-dtype", to_string(problem.transfer_dtype)}};
 }
 
 void ProblemLog::begin(const plan::Problem& problem, const std::string& strategy) {

@@ -204,13 +204,13 @@ class FlightReader {
   void read_record(std::size_t at) {
     const std::optional<Record> record = stable<Record>(at);
     if (!record || state_of(record->stamp) == RecordState::Unused) return;
-    const bool done = state_of(record->stamp) == RecordState::Done;
+    const bool complete = state_of(record->stamp) == RecordState::Done;
     std::string kind = kind_of(record->op);
     if (kind.empty()) damaged(at);
     flight_.ops.push_back({.number = record->stamp >> 2,
-                           .done = done,
+                           .complete = complete,
                            .start_ns = time_of(record->start_ns, at),
-                           .end_ns = done ? time_of(record->end_ns, at) : 0,
+                           .end_ns = complete ? time_of(record->end_ns, at) : 0,
                            .step = record->call.step,
                            .call = record->call.number,
                            .pass = pass_of(record->call, at),
@@ -265,8 +265,8 @@ void Flight::rewind_to(std::int64_t monotonic_ns) {
   // Ops that began later go; ops that ended later are under way again.
   std::erase_if(ops, [&](const RecordedOp& op) { return op.start_ns > monotonic_ns; });
   for (RecordedOp& op : ops) {
-    if (!op.done || op.end_ns <= monotonic_ns) continue;
-    op.done = false;
+    if (!op.complete || op.end_ns <= monotonic_ns) continue;
+    op.complete = false;
     op.end_ns = 0;
   }
   // The work of that time, as far back as statuses are kept.

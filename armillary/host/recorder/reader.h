@@ -22,7 +22,7 @@ namespace armillary::recorder {
 struct RecordedOp {
   /// Ops of a rank are numbered from 0, in the order in which they started.
   std::uint64_t number = 0;
-  bool done = false;
+  bool complete = false;
   std::int64_t start_ns = 0;
   std::int64_t end_ns = 0;  ///< 0 unless done.
   /// Training step, 0 before the first; and the number of the call in it, from 1 (begin_call).

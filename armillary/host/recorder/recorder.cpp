@@ -211,17 +211,17 @@ BegunCall Recorder::begin_call(std::string_view strategy, std::uint8_t words, in
 }
 
 std::uint8_t Recorder::words(const plan::Vocabulary& words) {
-  std::vector<const plan::Vocabulary*>& kept = mapping_->words_kept;
-  const auto at = std::ranges::find(kept, &words);
-  const auto number = static_cast<std::size_t>(at - kept.begin());
-  if (at != kept.end()) return static_cast<std::uint8_t>(number);
+  std::vector<const plan::Vocabulary*>& vocabularies = mapping_->words_kept;
+  const auto at = std::ranges::find(vocabularies, &words);
+  const auto number = static_cast<std::size_t>(at - vocabularies.begin());
+  if (at != vocabularies.end()) return static_cast<std::uint8_t>(number);
   ARMILLARY_CHECK(number < kWordsKept);
   VocabularyNames names;
   assign(names.vocabulary, words.name);
   for (std::size_t k = 0; k < words.kinds.size(); ++k) assign(names.kinds[k], words.kinds[k].name);
   for (std::size_t p = 0; p < words.passes.size(); ++p) assign(names.passes[p], words.passes[p]);
   store_words(mapping_->words + kNamesAt + number * kWordsOf<VocabularyNames>, names);
-  kept.push_back(&words);
+  vocabularies.push_back(&words);
   return static_cast<std::uint8_t>(number);
 }
 
@@ -229,12 +229,12 @@ std::uint8_t Recorder::group(std::span<const int> ranks) noexcept {
   if (static_cast<int>(ranks.size()) == mapping_->world) return 0;
   GroupRanks group;
   for (const int rank : ranks) group.bits[rank / 64] |= Word{1} << rank % 64;
-  std::vector<GroupRanks>& kept = mapping_->groups_kept;
-  const auto at = std::ranges::find(kept, group) - kept.begin();
+  std::vector<GroupRanks>& vocabularies = mapping_->groups_kept;
+  const auto at = std::ranges::find(vocabularies, group) - vocabularies.begin();
   if (at == kGroupsKept) return 0;
-  if (at == std::ssize(kept)) {
+  if (at == std::ssize(vocabularies)) {
     store_words(mapping_->words + kGroupsAt + at * kWordsOf<GroupRanks>, group);
-    kept.push_back(group);
+    vocabularies.push_back(group);
   }
   return static_cast<std::uint8_t>(at + 1);
 }
@@ -251,7 +251,7 @@ std::uint64_t Recorder::start(const StartedOp& op, const BegunCall& call,
   return number;
 }
 
-void Recorder::done(std::uint64_t op, std::int64_t at_ns) noexcept {
+void Recorder::finish(std::uint64_t op, std::int64_t at_ns) noexcept {
   if (op + kOpsKept < next_) return;
   // Readers look at the end only in a record that is done, so one word can be stored after another.
   Word* const words = mapping_->record(op);

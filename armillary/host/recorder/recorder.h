@@ -138,17 +138,17 @@ class Recorder {
 
   // Ops.
 
-  /// Returns the number of the op, for done(). It is one of the call that began last.
+  /// Returns the number of the op, for finish(). It is one of the call that began last.
   std::uint64_t start(const StartedOp& op) noexcept;
   /// Does nothing if another op has taken the place of this one.
-  void done(std::uint64_t op) noexcept { done(op, monotonic_ns()); }
+  void finish(std::uint64_t op) noexcept { finish(op, monotonic_ns()); }
 
   /// The same, at a time of monotonic_ns(): one look at the clock serves events with nothing
   /// between them.
   BegunCall begin_call(std::string_view strategy, std::uint8_t words, int pass,
                        std::int64_t at_ns) noexcept;
   std::uint64_t start(const StartedOp& op, const BegunCall& call, std::int64_t at_ns) noexcept;
-  void done(std::uint64_t op, std::int64_t at_ns) noexcept;
+  void finish(std::uint64_t op, std::int64_t at_ns) noexcept;
 
   /// The rank waits from now on, until resume(). A rank that waits for messages waits for all of
   /// the call that are started and not done.

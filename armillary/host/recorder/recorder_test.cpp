@@ -38,7 +38,7 @@ TEST(Recorder, KeepsWhatItIsTold) {
     recorder.set_activity({.name = "forward"});
     recorder.begin_call("usp:u=2", words, static_cast<int>(Pass::Forward));
     recorder.begin_call("usp:u=2", words, static_cast<int>(Pass::Backward));
-    recorder.done(recorder.start({.kind = OpKind::AttendGrad, .plan_step = 2, .index = 8}));
+    recorder.finish(recorder.start({.kind = OpKind::AttendGrad, .plan_step = 2, .index = 8}));
     recorder.start({.kind = OpKind::Recv,
                     .lane = 5,
                     .plan_step = 3,
@@ -67,13 +67,13 @@ TEST(Recorder, KeepsWhatItIsTold) {
   // The ops, with times in their order.
   ASSERT_EQ(flight.ops.size(), 2);
   const RecordedOp& attend = flight.ops[0];
-  EXPECT_TRUE(attend.done);
+  EXPECT_TRUE(attend.complete);
   EXPECT_EQ(attend.op.kind, OpKind::AttendGrad);
   EXPECT_EQ(attend.kind, "attend_grad");
   EXPECT_LE(flight.base_monotonic_ns, attend.start_ns);
   EXPECT_LE(attend.start_ns, attend.end_ns);
   const RecordedOp& receive = flight.ops[1];
-  EXPECT_FALSE(receive.done);
+  EXPECT_FALSE(receive.complete);
   EXPECT_EQ(receive.kind, "recv");
   EXPECT_EQ(receive.number, 1);
   EXPECT_EQ(receive.step, 17);
@@ -200,14 +200,14 @@ TEST(Recorder, TheLastThousandOpsAreKept) {
   recorder.words(plan::attention_words());
   const std::uint64_t first = recorder.start({.kind = OpKind::Attend, .index = 0});
   for (int i = 1; i < kOps; ++i) recorder.start({.kind = OpKind::Attend, .index = i});
-  recorder.done(first);
-  recorder.done(kOps - 1);
+  recorder.finish(first);
+  recorder.finish(kOps - 1);
   const Flight flight = read_flight(folder.file_of(0));
   ASSERT_EQ(flight.ops.size(), kOpsKept);
   for (int i = 0; i < kOpsKept; ++i) {
     ASSERT_EQ(flight.ops[i].number, kOps - kOpsKept + i);
     ASSERT_EQ(flight.ops[i].op.index, kOps - kOpsKept + i);
-    ASSERT_EQ(flight.ops[i].done, i == kOpsKept - 1);
+    ASSERT_EQ(flight.ops[i].complete, i == kOpsKept - 1);
   }
 }
 
@@ -290,7 +290,7 @@ void expect_unmixed(const Flight& flight) {
     ASSERT_EQ(op.op.peer, whole.peer);
     ASSERT_EQ(op.op.bytes, whole.bytes);
     ASSERT_EQ(op.number, static_cast<std::uint64_t>(op.op.index));
-    ASSERT_TRUE(!op.done || op.start_ns <= op.end_ns);
+    ASSERT_TRUE(!op.complete || op.start_ns <= op.end_ns);
   }
 }
 
@@ -299,7 +299,7 @@ TEST(Recorder, IsReadWhileItWrites) {
   Recorder recorder(folder.path(), {.world = 3});
   recorder.words(plan::attention_words());
   std::jthread writer([&](const std::stop_token& stop) {
-    for (int i = 0; !stop.stop_requested(); ++i) recorder.done(recorder.start(op_with(i)));
+    for (int i = 0; !stop.stop_requested(); ++i) recorder.finish(recorder.start(op_with(i)));
   });
   int before = -1;
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
@@ -347,7 +347,7 @@ TEST(Recorder, TheFileOutlivesAProcessThatIsKilled) {
     recorder.words(plan::attention_words());
     recorder.begin_step(5);
     for (int i = 0; i < 1234; ++i)
-      recorder.done(recorder.start({.kind = OpKind::Attend, .index = i}));
+      recorder.finish(recorder.start({.kind = OpKind::Attend, .index = i}));
     recorder.start({.kind = OpKind::Recv, .index = 1234, .peer = 1, .bytes = 99});
     recorder.wait(Wait::Messages);
     tell(told);
@@ -362,7 +362,7 @@ TEST(Recorder, TheFileOutlivesAProcessThatIsKilled) {
   ASSERT_EQ(flight.ops.size(), kOpsKept);
   EXPECT_EQ(flight.ops.back().op.index, 1234);
   EXPECT_EQ(flight.ops.back().op.peer, 1);
-  EXPECT_FALSE(flight.ops.back().done);
+  EXPECT_FALSE(flight.ops.back().complete);
 }
 
 TEST(Recorder, AtAnyMoment) {
@@ -372,7 +372,7 @@ TEST(Recorder, AtAnyMoment) {
       Recorder recorder(folder.path(), {.world = 3});
       recorder.words(plan::attention_words());
       for (int i = 0;; ++i) {
-        recorder.done(recorder.start(op_with(i)));
+        recorder.finish(recorder.start(op_with(i)));
         if (i == 1000 + 37 * repeat) tell(told);
       }
     });

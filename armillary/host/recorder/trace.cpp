@@ -24,7 +24,7 @@ std::int64_t first_start_ns(const RecordedRun& run) {
   for (const auto& flight : run.flights) {
     if (!flight) continue;
     for (const RecordedOp& op : flight->ops) {
-      if (op.done) first = std::min(first, flight->wall_ns(op.start_ns));
+      if (op.complete) first = std::min(first, flight->wall_ns(op.start_ns));
     }
   }
   return first;
@@ -44,7 +44,7 @@ std::string to_trace(const RecordedRun& run) {
       return static_cast<double>(flight->wall_ns(ns) - begin_ns) * 1e-9;
     };
     for (const RecordedOp& op : flight->ops) {
-      if (!op.done) continue;
+      if (!op.complete) continue;
       events.add({.name = slice_name(op),
                   .message = op.is_message(),
                   .rank = flight->rank,

@@ -11,15 +11,16 @@ TEST(RecorderTrace, HasOpsThatAreDoneFromTheFirstOn) {
   RecordedRun run;
   run.flights.emplace_back(Flight{.world = 2, .rank = 0});
   run.flights.emplace_back(std::nullopt);
-  RecordedOp attend{.done = true, .start_ns = 5'000'000, .end_ns = 7'000'000, .step = 3, .call = 2};
+  RecordedOp attend{
+      .complete = true, .start_ns = 5'000'000, .end_ns = 7'000'000, .step = 3, .call = 2};
   attend.op.kind = plan::OpKind::Attend;
   attend.op.index = 4;
   attend.kind = "attend";
-  RecordedOp send{.done = true, .start_ns = 6'000'000, .end_ns = 9'000'000};
+  RecordedOp send{.complete = true, .start_ns = 6'000'000, .end_ns = 9'000'000};
   send.op = {.kind = plan::OpKind::Send, .lane = 1, .index = 5, .peer = 1, .bytes = 64};
   send.kind = "send";
   RecordedOp under_way = send;
-  under_way.done = false;
+  under_way.complete = false;
   run.flights[0]->ops = {attend, send, under_way};
   const auto trace = nlohmann::json::parse(to_trace(run));
   const auto& events = trace["traceEvents"];

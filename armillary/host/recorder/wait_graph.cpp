@@ -69,7 +69,7 @@ Ranks late_ranks(const RecordedRun& run, const Flight& own) {
 bool waits_for_all(const Flight& flight) {
   if (flight.wait == Wait::Agreement || flight.wait == Wait::Proof) return true;
   return flight.wait == Wait::None && flight.work.collective &&
-         std::ranges::all_of(flight.ops, &RecordedOp::done);
+         std::ranges::all_of(flight.ops, &RecordedOp::complete);
 }
 
 WaitGraph wait_graph(const RecordedRun& run) {

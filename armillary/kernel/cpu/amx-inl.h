@@ -50,8 +50,10 @@ template <int kTile>
 ARMILLARY_INLINE void tile_zero() {
   for (Float& row : g_tiles[kTile]) row = all(0.0f);
 }
-// Emulated kernels are compiled for few seconds of the compiler; half of their tests' time is spent here.
-__attribute__((optimize("O3"), noinline)) inline void add_products(Float* sum, const Float* a, const Float* b) {
+// Emulated kernels are compiled for few seconds of the compiler; half of their tests' time is spent
+// here.
+__attribute__((optimize("O3"), noinline)) inline void add_products(Float* sum, const Float* a,
+                                                                   const Float* b) {
   for (int r = 0; r < kSide; ++r) {
     for (int i = 0; i < kSide; ++i) sum[r] = dot(all(a[r][i]), b[i], sum[r]);
   }

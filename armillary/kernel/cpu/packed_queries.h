@@ -146,8 +146,8 @@ class PackedQueries {
   /// row block `number`. Cannot deadlock: tasks begin in ascending order of key row blocks
   /// (deal_out), so all earlier ones are running or done. Spins, then yields.
   void wait_for_added(std::int64_t number, std::int32_t count) const {
-    const std::atomic_ref<std::int32_t> done(added_[number]);
-    for (int spins = 0; done.load(std::memory_order_acquire) != count; ++spins) {
+    const std::atomic_ref<std::int32_t> progress(added_[number]);
+    for (int spins = 0; progress.load(std::memory_order_acquire) != count; ++spins) {
       if (spins > 1000) std::this_thread::yield();
     }
   }

@@ -125,7 +125,7 @@ class Dealer {
   Results run() {
     for (const plan::Interval heads : deal_.q_heads) {
       for (const plan::Runs& q_runs : deal_.q_blocks) {
-        const Block block{
+        const QueryBlock block{
             q_runs, heads, {heads.begin / group(), (heads.end + group() - 1) / group()}};
         backward(block, forward(block));
       }
@@ -135,7 +135,7 @@ class Dealer {
 
  private:
   /// One block of queries for one range of query heads, and the KV heads that they read.
-  struct Block {
+  struct QueryBlock {
     const plan::Runs& q_runs;
     plan::Interval heads;
     plan::Interval kv_heads;
@@ -143,7 +143,7 @@ class Dealer {
 
   std::int64_t group() const { return x_.q_BSHD.size(2) / x_.k_BSGD.size(2); }
 
-  Pairs pairs(const Block& block, const plan::Runs& k_runs) const {
+  Pairs pairs(const QueryBlock& block, const plan::Runs& k_runs) const {
     return {.q_runs = block.q_runs,
             .k_runs = k_runs,
             .mask = &mask_,
@@ -151,7 +151,7 @@ class Dealer {
                       .first_kv_head = block.kv_heads.begin,
                       .group_size = group()}};
   }
-  Inputs inputs(const Block& block, const plan::Runs& k_runs) const {
+  Inputs inputs(const QueryBlock& block, const plan::Runs& k_runs) const {
     return {.q_BLHD = part(x_.q_BSHD, block.q_runs, block.heads),
             .k_BLGD = part(x_.k_BSGD, k_runs, block.kv_heads),
             .v_BLGE = part(x_.v_BSGE, k_runs, block.kv_heads),
@@ -159,7 +159,7 @@ class Dealer {
   }
 
   /// Attends all blocks of keys, finishes, and computes delta. Returns the inputs of backward.
-  OutputGrads forward(const Block& block) {
+  OutputGrads forward(const QueryBlock& block) {
     const at::Tensor dout = part(x_.dout_BSHE, block.q_runs, block.heads);
     at::Tensor sinks;
     if (features_.sinks_H.defined()) {
@@ -181,7 +181,7 @@ class Dealer {
   }
 
   /// Writes `result`: by attend_all, or by one attend per block of keys and finish.
-  void attend(const Block& block, const at::Tensor& sinks, AttentionOutput& result) const {
+  void attend(const QueryBlock& block, const at::Tensor& sinks, AttentionOutput& result) const {
     if (deal_.all) {
       const plan::Runs& k_runs = deal_.k_blocks[0];
       return kernel_.attend_all(pairs(block, k_runs), inputs(block, k_runs), sinks, result);
@@ -198,7 +198,7 @@ class Dealer {
 
   /// Gradients of all blocks of keys, by attend_grad_all or by attend_grad. Some calls initialise
   /// dq, or dk and dv, and some add to zeros.
-  void backward(const Block& block, const OutputGrads& upstream) {
+  void backward(const QueryBlock& block, const OutputGrads& upstream) {
     for (std::size_t i = 0; i < deal_.k_blocks.size(); ++i) {
       const plan::Runs& k_runs = deal_.k_blocks[i];
       const Inputs in = inputs(block, k_runs);

@@ -29,10 +29,10 @@ void count_sent(const comm::Message& message, CollectiveFacts& facts) {
 
 /// Uses the core for so many multiply-adds, one after the other.
 void multiply_add(std::int64_t count) {
-  volatile double kept = 0;  // So that the compiler cannot know the sum.
-  double x = kept;
+  volatile double sink = 0;  // So that the compiler cannot know the sum.
+  double x = sink;
   for (std::int64_t i = 0; i < count; ++i) x = x * 0.999999 + 1e-6;
-  kept = x;
+  sink = x;
 }
 
 /// Seconds of one of them: the least of some.

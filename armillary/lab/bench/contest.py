@@ -58,13 +58,13 @@ def peer(name, *flags):
 def output(command, timeout_s=None):
     """Standard output of a program. @raises RefusedError with its reason."""
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=timeout_s)
+        result = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=timeout_s)
     except subprocess.TimeoutExpired as late:
         raise RefusedError(f"not done within {timeout_s} s") from late
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        raise RefusedError(short(lines[-1]) if lines else f"exit code {done.returncode}", done.returncode)
-    return done.stdout
+    if result.returncode != 0:
+        lines = result.stderr.decode(errors="replace").strip().splitlines()
+        raise RefusedError(short(lines[-1]) if lines else f"exit code {result.returncode}", result.returncode)
+    return result.stdout
 
 
 def results(command, timeout_s=None):
@@ -108,9 +108,11 @@ class Budget:
     def of(self, cells):
         """The cells, as long as there is time."""
         cells = list(cells)
-        for done, one in enumerate(cells):
+        for position, one in enumerate(cells):
             if self.left_s() < 0:
-                print(f"bench: no time left for {len(cells) - done} of {len(cells)} cells", file=sys.stderr)
+                print(
+                    f"bench: no time left for {len(cells) - position} of {len(cells)} cells", file=sys.stderr
+                )
                 return
             yield one
 
@@ -156,10 +158,10 @@ def left_out(row):
     cores = row["left_out_cores"]
     if not cores:
         return "0"
-    found = f"cores {min(cores):.2f} to {max(cores):.2f}"
+    span = f"cores {min(cores):.2f} to {max(cores):.2f}"
     if row["all_left_out"]:
-        return f"ALL {len(cores)} ({found}): medians of all"
-    return f"{len(cores)} of {len(cores) + row['turns']} ({found})"
+        return f"ALL {len(cores)} ({span}): medians of all"
+    return f"{len(cores)} of {len(cores) + row['turns']} ({span})"
 
 
 def add_flags(parser):

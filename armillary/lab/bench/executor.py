@@ -35,9 +35,9 @@ def main():
     table = Table(args.json, COLUMNS)
     for shape, world in budget.of([(shape, world) for shape in (TINY, LAYER) for world in (1, 2)]):
         strategies = STRATEGIES if world > 1 else ("ring",)
-        chosen = [part for strategy in strategies for part in ("--strategy", strategy)]
+        strategy_flags = [part for strategy in strategies for part in ("--strategy", strategy)]
         seconds = ["--seconds", seconds_of(args, 5, 20)]
-        for row in results(program("layer", *shape, "--world", world, *chosen, *seconds)):
+        for row in results(program("layer", *shape, "--world", world, *strategy_flags, *seconds)):
             table.add(row)
 
 

@@ -74,11 +74,11 @@ def measure(runs, engine, fault, count, seed):
     """The row of one engine and fault. Runs that break a promise are printed to standard error."""
     moments = random.Random(f"{seed} {engine} {fault}")
     bound = FAULTS[fault][1]
-    endings, named = [], 0
+    endings, name_count = [], 0
     for number in range(count):
         ending, is_named, where = one_run(runs, engine, fault, moments)
         endings.append(ending)
-        named += is_named
+        name_count += is_named
         if ending.left or ending.code == 0 or ending.seconds > bound or not is_named:
             told = {"run": number, "seconds": ending.seconds, "code": ending.code, "left": ending.left}
             print(json.dumps(told | where | {"output": ending.output[-2000:]}), file=sys.stderr)
@@ -92,7 +92,7 @@ def measure(runs, engine, fault, count, seed):
         "longest_s": max(seconds),
         "late": sum(one > bound for one in seconds),
         "succeeded": sum(ending.code == 0 for ending in endings),
-        "named": None if engine == "threads" else named,
+        "named": None if engine == "threads" else name_count,
         "left": sum(len(ending.left) for ending in endings),
     }
 

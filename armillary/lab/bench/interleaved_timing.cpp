@@ -16,20 +16,20 @@ void note(Turn& turn, const std::string& name, double value) {
 
 /// Rules (1) and (2): the turns that count. Notes in `summary` which do not.
 std::vector<const Turn*> turns_that_count(std::span<const Turn> turns, TurnSummary& summary) {
-  std::vector<const Turn*> kept;
+  std::vector<const Turn*> selection;
   for (const Turn& turn : turns) {
     const auto cores = turn.find(kCoresSide);
     if (cores == turn.end() || cores->second >= kLeastCores) {
-      kept.push_back(&turn);
+      selection.push_back(&turn);
     } else {
       summary.left_out.push_back(cores->second);
     }
   }
-  summary.all_left_out = kept.empty() && !turns.empty();
+  summary.all_left_out = selection.empty() && !turns.empty();
   if (summary.all_left_out) {
-    for (const Turn& turn : turns) kept.push_back(&turn);
+    for (const Turn& turn : turns) selection.push_back(&turn);
   }
-  return kept;
+  return selection;
 }
 
 }  // namespace
@@ -47,11 +47,11 @@ double median(std::vector<double> values) {
 
 TurnSummary summarize(std::span<const Turn> turns) {
   TurnSummary summary;
-  const std::vector<const Turn*> kept = turns_that_count(turns, summary);
-  summary.count = static_cast<int>(kept.size());
+  const std::vector<const Turn*> selection = turns_that_count(turns, summary);
+  summary.count = static_cast<int>(selection.size());
   // From values by turn to values by side.
   std::map<std::string, std::vector<double>> values;
-  for (const Turn* turn : kept) {
+  for (const Turn* turn : selection) {
     for (const auto& [name, value] : *turn) values[name].push_back(value);
   }
   for (const auto& [name, of_side] : values) {

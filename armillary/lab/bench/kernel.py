@@ -32,7 +32,7 @@ def documents(tokens):
     return "documents:" + ",".join(map(str, DOCUMENTS * (tokens // sum(DOCUMENTS))))
 
 
-def cell(args, **given):
+def cell(args, **changes):
     """A cell: `given`, and defaults for all else."""
     defaults = {
         "dtype": "fp32",
@@ -45,7 +45,7 @@ def cell(args, **given):
         "pass": "forward",
         "threads": 1,
     }
-    return defaults | given
+    return defaults | changes
 
 
 def dense_cells(args):
@@ -60,8 +60,8 @@ def dense_cells(args):
     ):
         if args.quick and slow(dtype, direction):
             tokens = min(tokens, 1024)
-        found = {"tokens": tokens, "head_dim": dim, "dtype": dtype, "threads": threads, "mask": mask}
-        yield cell(args, **found, **{"pass": direction})
+        common = {"tokens": tokens, "head_dim": dim, "dtype": dtype, "threads": threads, "mask": mask}
+        yield cell(args, **common, **{"pass": direction})
 
 
 def slow(dtype, direction):
@@ -92,39 +92,39 @@ def strided_cells(args):
 CELLS = {"dense": dense_cells, "sparse": sparse_cells, "strided": strided_cells}
 
 
-def flags_of(wanted, without=()):
+def flags_of(spec, without=()):
     """A cell as flags, which our program and the peer spell alike."""
-    named = {"--" + key.replace("_", "-"): value for key, value in wanted.items() if key not in without}
-    return [part for pair in named.items() for part in pair]
+    flags = {"--" + key.replace("_", "-"): value for key, value in spec.items() if key not in without}
+    return [part for pair in flags.items() for part in pair]
 
 
-def why_no_sdpa(wanted):
+def why_no_sdpa(spec):
     """The reason why PyTorch's flash kernel is not asked, or None."""
-    if wanted["world"] > 1:
+    if spec["world"] > 1:
         return "not asked"
-    if wanted["mask"] not in ("full", "causal"):
+    if spec["mask"] not in ("full", "causal"):
         return "no such mask"
-    if slow(wanted["dtype"], wanted["pass"]) and wanted["tokens"] > 4096:
+    if slow(spec["dtype"], spec["pass"]) and spec["tokens"] > 4096:
         return "too slow"
     return None
 
 
-def why_no_flex(wanted, no_time):
+def why_no_flex(spec, no_time):
     """The reason why flex_attention is not asked, or None. Compiling a cell takes it up to a minute."""
-    if wanted["pass"] == "backward":
+    if spec["pass"] == "backward":
         return "no backward"
-    if wanted["world"] > 1:
+    if spec["world"] > 1:
         return "not asked"
     return "not with --quick" if no_time else None
 
 
-def measure(wanted, no_time, seconds):
+def measure(spec, no_time, seconds):
     """One row: the facts of the cell, medians, and reasons for the sides that are missing."""
-    no_sdpa, no_flex = why_no_sdpa(wanted), why_no_flex(wanted, no_time)
-    asked = [] if no_sdpa else ["--sdpa"]
+    no_sdpa, no_flex = why_no_sdpa(spec), why_no_flex(spec, no_time)
+    extra = [] if no_sdpa else ["--sdpa"]
     if not no_flex:
-        asked += peer("flex", *flags_of(wanted, without=("layout", "world", "pass")))
-    row, *turns = results(program("kernel", *flags_of(wanted), *asked, "--seconds", seconds))
+        extra += peer("flex", *flags_of(spec, without=("layout", "world", "pass")))
+    row, *turns = results(program("kernel", *flags_of(spec), *extra, "--seconds", seconds))
     row["reasons"] = {}
     if no_sdpa:
         row["reasons"]["over_sdpa"] = no_sdpa
@@ -180,13 +180,13 @@ def main():
     parser.add_argument("--threads", type=at_least_one, nargs="+", default=[1, 2])
     parser.add_argument("--pass", dest="direction", nargs="+", default=list(PASSES), choices=PASSES)
     args = parser.parse_args()
-    cells = [wanted for kind in args.cells for wanted in CELLS[kind](args)]
-    cells.sort(key=lambda wanted: wanted["threads"])  # where time is short, one thread is what remains
+    cells = [spec for kind in args.cells for spec in CELLS[kind](args)]
+    cells.sort(key=lambda spec: spec["threads"])  # where time is short, one thread is what remains
     table = Table(args.json, COLUMNS)
     budget = Budget(args.quick)
-    for wanted in budget.of(cells):
-        no_time = args.quick and (wanted["threads"] > 1 or budget.left_s() < 20)
-        table.add(measure(wanted, no_time, seconds_of(args, 0, 3)))
+    for spec in budget.of(cells):
+        no_time = args.quick and (spec["threads"] > 1 or budget.left_s() < 20)
+        table.add(measure(spec, no_time, seconds_of(args, 0, 3)))
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ at::Tensor as_tensor(const std::vector<std::int64_t>& values) {
 
 /// A contiguous tensor of a kernel's dtype, as collectives take it.
 comm::Array as_array(at::Tensor& tensor) {
-  const auto dtype = tensor.scalar_type() == at::kFloat      ? comm::Dtype::Fp32
-                     : tensor.scalar_type() == at::kBFloat16 ? comm::Dtype::Bf16
-                                                             : comm::Dtype::Fp16;
+  const auto dtype = tensor.scalar_type() == at::kFloat      ? comm::ElementType::Fp32
+                     : tensor.scalar_type() == at::kBFloat16 ? comm::ElementType::Bf16
+                                                             : comm::ElementType::Fp16;
   return {static_cast<std::byte*>(tensor.data_ptr()), tensor.numel(), dtype};
 }
 
@@ -77,7 +77,7 @@ Layer::Layer(const plan::Problem& problem, const std::string& strategy, const Sa
     : options_{.mask = problem.mask,
                .layout = problem.layout,
                .strategy = strategy,
-               .wire = problem.wire},
+               .transfer_dtype = problem.transfer_dtype},
       ranks_(std::move(ranks)) {
   for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
     rows_.push_back(as_tensor(plan::positions(runs)));

@@ -50,13 +50,13 @@ def main():
     args = parser.parse_args()
     lengths = args.tokens or ([128, 1024, 2048] if args.quick else [128, 1024, 2048, 8192])
     strategies = ("ring",) if args.quick else ("ring", "usp:u=2", "grid:u=1,rq=1,rk=2")
-    chosen = [part for strategy in strategies for part in ("--strategy", strategy)]
+    strategy_flags = [part for strategy in strategies for part in ("--strategy", strategy)]
     cells = [(tokens, dtype, world) for dtype in args.dtype for tokens in lengths for world in (1, 2)]
     budget = Budget(args.quick)
     table = Table(args.json, COLUMNS)
     for tokens, dtype, world in budget.of(cells):
         shape = ["--tokens", tokens, "--heads", args.heads, "--dtype", dtype, "--world", world]
-        of_world = chosen if world > 1 else []
+        of_world = strategy_flags if world > 1 else []
         seconds = ["--seconds", seconds_of(args, 4, 20)]
         command = program("layer", *shape, *of_world, *seconds)
         for row in results(on_engine(args.engine, world, command), 3600):

@@ -70,8 +70,8 @@ class PartCommunicator : public comm::Communicator {
     }
   }
 
-  bool do_done(const comm::Pending& request) override {
-    return is_skipped(request) || inner_.done(share(request));
+  bool do_is_complete(const comm::Pending& request) override {
+    return is_skipped(request) || inner_.is_complete(share(request));
   }
   std::size_t do_wait_any(std::span<const comm::Request> requests, double timeout_s) override {
     for (std::size_t i = 0; i < requests.size(); ++i) {

@@ -74,12 +74,12 @@ LineProcess::~LineProcess() {
 
 void LineProcess::write_line(std::string_view line) {
   const std::string text = std::string(line) + '\n';
-  for (std::size_t sent = 0; sent < text.size();) {
+  for (std::size_t position = 0; position < text.size();) {
     const ssize_t count =
-        send(child_.in.get(), text.data() + sent, text.size() - sent, MSG_NOSIGNAL);
+        send(child_.in.get(), text.data() + position, text.size() - position, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return;
-    sent += static_cast<std::size_t>(count);
+    position += static_cast<std::size_t>(count);
   }
 }
 

@@ -55,10 +55,10 @@ def emulated_hosts():
 
 def on_mpi(hosts, ranks, command, deadline_s):
     """Standard output of the command on all ranks."""
-    done = hosts.mpirun(ranks, command, timeout_s=deadline_s)
-    if done.returncode != 0:
-        raise RefusedError(short((done.stderr.strip().splitlines() or ["mpirun"])[-1]))
-    return done.stdout
+    result = hosts.mpirun(ranks, command, timeout_s=deadline_s)
+    if result.returncode != 0:
+        raise RefusedError(short((result.stderr.strip().splitlines() or ["mpirun"])[-1]))
+    return result.stdout
 
 
 def on_c10d(hosts, ranks, command, deadline_s):
@@ -92,15 +92,15 @@ def rows(hosts, args, engine, rate, cell):
     limits = ["--seconds", args.seconds or 0, "--least", args.least, "--deadline", 600]
     start = on_mpi if engine == "mpi" else on_c10d
     for line in results_of(start(hosts, ranks, program("overlap", *shape, *limits), args.limit)):
-        sent = [sum(line["sent_bytes"][h * a_host : (h + 1) * a_host]) for h in range(hosts.count)]
+        host_bytes = [sum(line["sent_bytes"][h * a_host : (h + 1) * a_host]) for h in range(hosts.count)]
         lone = [sum(line["lone_bytes"][h * a_host : (h + 1) * a_host]) for h in range(hosts.count)]
         capacity = RATES[rate] * line["messages_seconds"]
         yield line | {
             "rate": rate,
             "hosts": hosts.count,
-            "by_the_plan": max(lone) / max(sent),
-            "link_least": min(sent) / capacity,
-            "link_most": max(sent) / capacity,
+            "by_the_plan": max(lone) / max(host_bytes),
+            "link_least": min(host_bytes) / capacity,
+            "link_most": max(host_bytes) / capacity,
         }
 
 

@@ -34,7 +34,7 @@ OverlapFacts facts_of(const plan::Problem& problem, const std::string& strategy,
                       int ranks_per_node) {
   OverlapFacts facts{.strategy = strategy, .sent_bytes = {}, .lone_bytes = {}};
   const plan::Planner planner(problem, plan::parse_strategy(strategy));
-  const auto sent = [&](const plan::RankProgram& program) {
+  const auto sent_bytes = [&](const plan::RankProgram& program) {
     return plan::sent_between_nodes(problem, planner.blocks(), program, ranks_per_node);
   };
   for (plan::Rank rank = 0; rank < problem.world; ++rank) {
@@ -43,8 +43,8 @@ OverlapFacts facts_of(const plan::Problem& problem, const std::string& strategy,
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
       const plan::RankProgram program =
           plan::lower(problem, planner.blocks(), planner.program(pass, rank));
-      all += sent(program);
-      lone += sent(without_attending(program));
+      all += sent_bytes(program);
+      lone += sent_bytes(without_attending(program));
       const int both = pass == plan::Pass::Backward ? 1 : 0;
       facts.sent_bytes[both].push_back(all);
       facts.lone_bytes[both].push_back(lone);

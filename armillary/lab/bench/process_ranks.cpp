@@ -87,7 +87,7 @@ double Processes::tell(double value, int root) {
         comm_.begin_peer_wait({.peers = {root}, .timeout_s = comm_.timeout_s(), .describe = [root] {
                                  return fmt::format("bench: no call of rank {}", root);
                                }});
-    while (!comm_.done(request)) {
+    while (!comm_.is_complete(request)) {
       root_is_there->look();
       comm_.throw_if_failed();
       std::this_thread::sleep_for(kLook);

@@ -139,14 +139,14 @@ TEST(LayerRate, SidesAreThoseOfItsHeader) {
   LayerCase example{.head_dim = 8, .tokens = 16, .heads = 2, .kv_heads = 1, .world = 2};
   for (const bool kernels : {false, true}) {
     example.kernels = kernels;
-    std::vector<std::string> wanted = {"cores", "peak"};
+    std::vector<std::string> expected = {"cores", "peak"};
     for (const std::string pass : kPassNames) {
-      for (const char* name : {"one_rank ", "busy_rank ", "ring "}) wanted.push_back(name + pass);
-      if (kernels) wanted.push_back("ring kernels " + pass);
+      for (const char* name : {"one_rank ", "busy_rank ", "ring "}) expected.push_back(name + pass);
+      if (kernels) expected.push_back("ring kernels " + pass);
     }
     std::vector<std::string> names;
     for (const Side& side : LayerRate(example).sides()) names.push_back(side.name);
-    EXPECT_THAT(names, testing::UnorderedElementsAreArray(wanted)) << "kernels " << kernels;
+    EXPECT_THAT(names, testing::UnorderedElementsAreArray(expected)) << "kernels " << kernels;
   }
 }
 

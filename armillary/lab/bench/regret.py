@@ -50,7 +50,7 @@ def row(evaluations, problem, place, rate, world):
     simulated = [evaluation for evaluation in measured if "time_s" in evaluation]
     if not simulated:
         raise RefusedError("no candidate was both simulated and measured")
-    chosen = min(simulated, key=lambda evaluation: evaluation["time_s"])
+    choice = min(simulated, key=lambda evaluation: evaluation["time_s"])
     best = min(measured, key=lambda evaluation: evaluation["measured_s"])
     mask, heads, kv_heads, tokens = problem
     return {
@@ -59,13 +59,13 @@ def row(evaluations, problem, place, rate, world):
         "world": world,
         "problem": f"{mask}, {heads}/{kv_heads} x {HEAD_DIM}",
         "tokens": tokens,
-        "chosen": f"{chosen['strategy']}, {chosen['layout']}",
-        "chosen_s": chosen["measured_s"],
-        "simulated_s": chosen["time_s"],
+        "chosen": f"{choice['strategy']}, {choice['layout']}",
+        "chosen_s": choice["measured_s"],
+        "simulated_s": choice["time_s"],
         "best": f"{best['strategy']}, {best['layout']}",
         "best_s": best["measured_s"],
         "others": len(measured) - 1,
-        "regret": chosen["measured_s"] / best["measured_s"],
+        "regret": choice["measured_s"] / best["measured_s"],
     }
 
 
@@ -77,9 +77,9 @@ def measure(start, place, rate, world, args, table):
         shape = ["--heads", 4, "--head-dim", HEAD_DIM, "--dtype", "fp32", "--tokens", 2048]
         start(words([PROGRAM, "calibrate", *ranks, *shape, "--out", path]))
         for problem in PROBLEMS[: args.problems]:
-            found = row(tuned(start, world, path, problem, args), problem, place, rate, world)
-            table.add(found)
-            regrets.append(found["regret"])
+            line = row(tuned(start, world, path, problem, args), problem, place, rate, world)
+            table.add(line)
+            regrets.append(line["regret"])
     return regrets
 
 

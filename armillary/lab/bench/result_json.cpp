@@ -266,8 +266,8 @@ std::vector<std::string> turns_text(const TurnSummary& turns, const Contenders& 
 std::string left_out_text(const TurnSummary& turns) {
   if (!turns.medians.contains(kCoresSide)) return {};
   // With `all_left_out`, the medians are of turns that were left out: none was kept.
-  const std::size_t kept = turns.all_left_out ? 0 : static_cast<std::size_t>(turns.count);
-  const std::size_t all = kept + turns.left_out.size();
+  const std::size_t count = turns.all_left_out ? 0 : static_cast<std::size_t>(turns.count);
+  const std::size_t all = count + turns.left_out.size();
   if (turns.left_out.empty()) return fmt::format("no turn of {} left out", all);
   const std::string text = fmt::format(
       "{} of {} turns left out: two cores had {:.2f} of the rate of one; {} is required",

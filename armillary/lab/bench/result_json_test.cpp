@@ -77,8 +77,8 @@ TEST(ResultJson, OfALayer) {
   for (const int both : {0, 1}) {
     const Json& line = lines[static_cast<std::size_t>(both)];
     const double gflops = rate.flops(both != 0) / 5e-3 / 1e9;
-    const auto is = [&](const char* key, double wanted) {
-      EXPECT_NEAR(line.at(key).get<double>(), wanted, 1e-9 * wanted) << key << " pass " << both;
+    const auto is = [&](const char* key, double expected) {
+      EXPECT_NEAR(line.at(key).get<double>(), expected, 1e-9 * expected) << key << " pass " << both;
     };
     is("seconds", 5e-3);
     is("gflops", gflops);

@@ -47,10 +47,12 @@ TIMES = ("seconds", "gflops", "of_peak", "efficiency", "efficiency_busy", "max_e
 def measure(args, tokens, seconds):
     """The rows of one length: one for every pass, strategy and peer."""
     shape = ["--tokens", tokens, "--heads", args.heads, "--head-dim", args.head_dim, "--dtype", args.dtype]
-    chosen = [part for strategy in STRATEGIES for part in ("--strategy", strategy)]
+    strategy_flags = [part for strategy in STRATEGIES for part in ("--strategy", strategy)]
     others = peer("gloo_attention", "--timeout", DEADLINE_S, *shape)
     limits = ["--seconds", seconds, "--deadline", DEADLINE_S]
-    ours = on_engine(args.engine, 2, program("layer", "--no-kernels", *shape, *chosen, *others, *limits))
+    ours = on_engine(
+        args.engine, 2, program("layer", "--no-kernels", *shape, *strategy_flags, *others, *limits)
+    )
     *lines, turns = results(ours)
     for direction in PASSES:
         ours = [line for line in lines if line["pass"] == direction]

@@ -94,13 +94,13 @@ def why_no_plain(cell):
 
 def contenders(args, cell, folder):
     """The flags of all contenders of a cell, by their names."""
-    found = {}
+    flags_by_name = {}
     for name, ranks in OURS.items():
         world = int(ranks[0].rpartition("=")[2])
         flags = ["--name", name, "--tokens", cell["tokens"] / world]
         for setting in [*settings_of(args, cell, folder), *ranks]:
             flags += ["--set", setting]
-        found[name] = peer("armillary_train", *flags)
+        flags_by_name[name] = peer("armillary_train", *flags)
     if not why_no_plain(cell):
         shape = [
             "--dim",
@@ -115,8 +115,8 @@ def contenders(args, cell, folder):
             f"{folder}/parameters",
         ]
         write_start(args, cell, folder)
-        found[PLAIN] = peer("plain_decoder", "--name", PLAIN, "--text", f"{folder}/text.txt", *shape)
-    return found
+        flags_by_name[PLAIN] = peer("plain_decoder", "--name", PLAIN, "--text", f"{folder}/text.txt", *shape)
+    return flags_by_name
 
 
 def require_same(first, dtype):
@@ -137,12 +137,12 @@ def measure(args, cell, least, seconds):
     """The rows of one model, length and dtype."""
     with tempfile.TemporaryDirectory() as folder:
         write_text(folder, cell["tokens"])
-        found = contenders(args, cell, folder)
-        against = [part for flags in found.values() for part in flags]
+        flags_by_name = contenders(args, cell, folder)
+        against = [part for flags in flags_by_name.values() for part in flags]
         limits = ["--seconds", seconds, "--least", least, "--deadline", DEADLINE_S]
         (turns,) = results(program("turns", "--cores", *against, *limits))
     facts, reasons = {}, {PLAIN: why_no_plain(cell)}
-    for name, contender in zip(found, turns["contenders"], strict=True):
+    for name, contender in zip(flags_by_name, turns["contenders"], strict=True):
         if name in turns["medians"]:
             facts[name] = contender["facts"]
         else:

@@ -68,8 +68,8 @@ def tune(program, cell, against=()):
         command += [f"--{name}", str(value)]
     for strategy in against:
         command += ["--against", strategy]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout)["evaluations"]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(result.stdout)["evaluations"]
 
 
 def row(program, cell):

@@ -67,7 +67,7 @@ std::vector<std::size_t> worth_measuring(const tune::Answer& answer, int count) 
     const bool is_new = names.insert(name).second && !is_known;
     const bool is_new_layout =
         in_layouts.insert(name + to_string(evaluation.candidate.layout)).second && !is_known;
-    const bool is_near = evaluation.estimate_s <= kNear * answer.chosen().times.total_s;
+    const bool is_near = evaluation.estimate_s <= kNear * answer.choice().times.total_s;
     std::size_t place = 4;
     if (evaluation.simulated()) {
       place = is_new ? 0 : is_new_layout ? 2 : 3;
@@ -76,13 +76,13 @@ std::vector<std::size_t> worth_measuring(const tune::Answer& answer, int count) 
     }
     classes.at(place).push_back(r);
   }
-  std::vector<std::size_t> wanted;
+  std::vector<std::size_t> indices;
   for (const std::vector<std::size_t>& one : classes) {
-    wanted.insert(wanted.end(), one.begin(), one.end());
+    indices.insert(indices.end(), one.begin(), one.end());
   }
-  wanted.resize(std::min(wanted.size(), static_cast<std::size_t>(count)));
-  std::sort(wanted.begin(), wanted.end());
-  return wanted;
+  indices.resize(std::min(indices.size(), static_cast<std::size_t>(count)));
+  std::sort(indices.begin(), indices.end());
+  return indices;
 }
 
 tune::Answer with_measured(tune::Answer answer, const std::vector<std::size_t>& measured,
@@ -108,18 +108,18 @@ MeasuredTune::MeasuredTune(const tune::Question& question, const tune::Answer& a
                            const std::vector<std::size_t>& measured,
                            const bench::MakeRanks& make_ranks)
     : backward_(wants_backward(question)) {
-  const plan::Problem& asked = question.problem;
-  const bench::Sample whole = bench::sample({.dtype = asked.dtype,
-                                             .q_tokens = asked.mask.q_len(),
-                                             .k_tokens = asked.mask.kv_len(),
-                                             .heads = asked.heads,
-                                             .kv_heads = asked.kv_heads,
-                                             .head_dim = asked.head_dim});
+  const plan::Problem& problem = question.problem;
+  const bench::Sample whole = bench::sample({.dtype = problem.dtype,
+                                             .q_tokens = problem.mask.q_len(),
+                                             .k_tokens = problem.mask.kv_len(),
+                                             .heads = problem.heads,
+                                             .kv_heads = problem.kv_heads,
+                                             .head_dim = problem.head_dim});
   for (const std::size_t r : measured) {
     const tune::Candidate& candidate = answer.evaluations.at(r).candidate;
     layers_.push_back(std::make_unique<bench::Layer>(problem_of(question, candidate),
                                                      to_string(candidate.strategy), whole,
-                                                     make_ranks(asked.world, 0)));
+                                                     make_ranks(problem.world, 0)));
     layers_.back()->first_run();
   }
 }

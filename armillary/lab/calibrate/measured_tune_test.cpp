@@ -66,9 +66,9 @@ TEST(MeasuredTune, TakesAPlanWithTwoNamesOnce) {
 
 TEST(MeasuredTune, ChoosesTheFastestThatWasMeasured) {
   const tune::Answer reply = with_measured(answer(), {0, 2}, {3.0, 2.0});
-  EXPECT_EQ(to_string(reply.chosen().candidate.strategy), "usp:u=2");
-  EXPECT_EQ(reply.chosen().outcome, tune::Outcome::Chosen);
-  EXPECT_EQ(reply.chosen().measured_s, 2.0);
+  EXPECT_EQ(to_string(reply.choice().candidate.strategy), "usp:u=2");
+  EXPECT_EQ(reply.choice().outcome, tune::Outcome::Chosen);
+  EXPECT_EQ(reply.choice().measured_s, 2.0);
   EXPECT_EQ(reply.evaluations[1].outcome, tune::Outcome::Slower);
   EXPECT_EQ(reply.evaluations[1].measured_s, 3.0);
   EXPECT_EQ(reply.evaluations[2].measured_s, 0);

@@ -30,8 +30,8 @@ constexpr double kLeastGain = 0.05;
 
 /// The memory of one rank.
 struct Buffers {
-  std::vector<std::byte> sent;
-  std::vector<std::byte> received;
+  std::vector<std::byte> outgoing;
+  std::vector<std::byte> incoming;
 };
 
 using Exchange = std::array<comm::Request, 2>;
@@ -40,8 +40,8 @@ using Exchange = std::array<comm::Request, 2>;
 Exchange start_exchange(comm::Communicator& comm, int distance, Buffers& buffers, std::size_t bytes,
                         std::size_t begin = 0) {
   const int world = comm.world();
-  const comm::Strided out = comm::whole(std::span(buffers.sent).subspan(begin, bytes));
-  const comm::Strided in = comm::whole(std::span(buffers.received).subspan(begin, bytes));
+  const comm::Strided out = comm::whole(std::span(buffers.outgoing).subspan(begin, bytes));
+  const comm::Strided in = comm::whole(std::span(buffers.incoming).subspan(begin, bytes));
   const std::array<comm::Message, 2> batch{
       comm::Message{.direction = comm::Direction::Receive,
                     .peer = (comm.rank() + world - distance) % world,

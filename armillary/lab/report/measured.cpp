@@ -55,7 +55,7 @@ void check_same(const MeasuredPass& pass, const plan::Plan& plan, int rank,
 std::map<Call, CallOps> calls_of(const recorder::Flight& flight, plan::Pass pass) {
   std::map<Call, CallOps> calls;
   for (const recorder::RecordedOp& op : flight.ops) {
-    if (op.done && op.pass == to_string(pass)) calls[{op.step, op.call}].push_back(&op);
+    if (op.complete && op.pass == to_string(pass)) calls[{op.step, op.call}].push_back(&op);
   }
   return calls;
 }

@@ -29,7 +29,7 @@ void add_call(recorder::RecordedRun& run, const plan::Plan& plan, int call, int 
       const plan::Op& op = program.ops[i];
       const std::int64_t start = begin_s + static_cast<std::int64_t>(i) + program.rank;
       recorder::RecordedOp recorded{.number = flight.ops.size(),
-                                    .done = true,
+                                    .complete = true,
                                     .start_ns = start * kSecond,
                                     .end_ns = (start + 1) * kSecond,
                                     .step = 7,
@@ -61,7 +61,7 @@ TEST(Measured, TakesTheLastWholeCall) {
   add_call(run, plan, 1, 100);
   add_call(run, plan, 2, 200);
   add_call(run, plan, 3, 300);
-  run.flights[1]->ops.back().done = false;
+  run.flights[1]->ops.back().complete = false;
   // The clock of the second host is half a second late.
   run.flights[1]->base_wall_ns = 500'000'000;
   const MeasuredPass pass = measured_pass("runs/a", run, plan);

@@ -265,7 +265,7 @@ std::string to_json(const Report& report) {
                   {"mask", report.mask},
                   {"layout", to_string(problem.layout)},
                   {"dtype", to_string(problem.dtype)},
-                  {"wire", to_string(problem.wire)},
+                  {"wire", to_string(problem.transfer_dtype)},
                   {"world", problem.world},
                   {"batch", problem.batch},
                   {"heads", problem.heads},

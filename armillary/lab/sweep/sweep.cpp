@@ -24,8 +24,8 @@ sim::Cluster cluster_of(sim::Cluster cluster, const Point& point) {
 }
 
 /// Strategies of the problem whose name, or name with keys, is listed.
-std::vector<plan::Strategy> chosen(const plan::Problem& problem,
-                                   const std::vector<std::string>& names) {
+std::vector<plan::Strategy> strategies_of(const plan::Problem& problem,
+                                          const std::vector<std::string>& names) {
   std::vector<plan::Strategy> all = plan::legal_strategies(problem);
   if (names.empty()) return all;
   std::erase_if(all, [&](const plan::Strategy& strategy) {
@@ -98,7 +98,7 @@ std::vector<SweepRow> sweep(const SweepQuestion& question) {
     double work = 0;
     for (const plan::Pass pass : question.passes) work += flops(problem, pass);
     const std::size_t first = rows.size();
-    for (const plan::Strategy& strategy : chosen(problem, question.strategies)) {
+    for (const plan::Strategy& strategy : strategies_of(problem, question.strategies)) {
       SweepRow row{.point = point,
                    .kv_seq = problem.mask.kv_len(),
                    .kv_heads = problem.kv_heads,

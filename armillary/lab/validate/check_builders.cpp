@@ -34,13 +34,13 @@ Check within(const std::string& statement, double value, double least, double mo
 }
 
 Check agrees(const std::string& statement, bool value, bool published) {
-  const double wanted = published ? 1 : 0;
+  const double bound = published ? 1 : 0;
   return {.statement = statement,
           .value_text = value ? "yes" : "no",
           .published = published ? "yes" : "no",
           .value = value ? 1.0 : 0.0,
-          .least = wanted,
-          .most = wanted};
+          .least = bound,
+          .most = bound};
 }
 
 Check outside(Check check, const Outside& known) {
@@ -58,7 +58,7 @@ plan::Problem attention_of(int world, std::int64_t seq, int heads, int head_dim,
           .dtype = plan::Dtype::Bf16,
           .mask = causal ? plan::causal_mask({seq, seq}, plan::Align::Start)
                          : plan::full_mask({seq, seq}),
-          .wire = plan::Wire::Input};
+          .transfer_dtype = plan::TransferDtype::Input};
 }
 
 }  // namespace armillary::validate

@@ -267,7 +267,7 @@ double startrail_speedup(const PublishedRow& row, const Constants& constants) {
   PublishedRow ring = row;
   ring.strategy = "ring";
   PublishedRun run = published_run(ring);
-  run.problem.wire = plan::Wire::Input;
+  run.problem.transfer_dtype = plan::TransferDtype::Input;
   const double ring_s = gpt_step_seconds(row, run, constants);
   double best = std::numeric_limits<double>::infinity();
   for (int team = 2; team * team <= row.gpus; ++team) {
@@ -361,7 +361,8 @@ PublishedRun published_run(const PublishedRow& row) {
                   .mask = row.causal ? plan::causal_mask({seq, seq}, plan::Align::Start)
                                      : plan::full_mask({seq, seq}),
                   .layout = layout(row),
-                  .wire = sends_sums ? plan::Wire::Input : plan::Wire::Accumulator},
+                  .transfer_dtype =
+                      sends_sums ? plan::TransferDtype::Input : plan::TransferDtype::Accumulator},
       .strategy = strategy,
       .passes = of_row};
   for (int r = 0; r < ranks; ++r) run.placement.push_back(r * row.tp);

@@ -23,7 +23,7 @@ SentBytes sent_by(const plan::Problem& problem, const char* strategy) {
   const plan::TokenCounts counts(plan.blocks);
   SentBytes most;
   for (const plan::RankProgram& program : plan.ranks) {
-    SentBytes sent;
+    SentBytes volume;
     for (const plan::Op& op : program.ops) {
       if (op.kind != plan::OpKind::Send) continue;
       for (const plan::View& view : op.views) {
@@ -33,11 +33,12 @@ SentBytes sent_by(const plan::Problem& problem, const char* strategy) {
                              static_cast<double>(counts.of(tile.tensor, view.blocks)) *
                              view.heads.count() * problem.head_dim *
                              static_cast<double>(bytes_of(dtype_of(plan.problem, tile)));
-        (op.collective == plan::Collective::None ? sent.point_to_point : sent.collective) += bytes;
+        (op.collective == plan::Collective::None ? volume.point_to_point : volume.collective) +=
+            bytes;
       }
     }
-    most.collective = std::max(most.collective, sent.collective);
-    most.point_to_point = std::max(most.point_to_point, sent.point_to_point);
+    most.collective = std::max(most.collective, volume.collective);
+    most.point_to_point = std::max(most.point_to_point, volume.point_to_point);
   }
   return most;
 }
@@ -87,7 +88,7 @@ double kept_by_model_m() {
                                                .ffn = 4 * 6656,
                                                .vocab = 1,
                                                .gated = false});
-  return activation_bytes(model, cost::Recompute::AttentionOutput, 65536.0 / 64).kept;
+  return activation_bytes(model, cost::Recompute::AttentionOutput, 65536.0 / 64).persistent;
 }
 
 Check exact(const std::string& statement, double count, double published) {

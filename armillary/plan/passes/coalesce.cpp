@@ -45,11 +45,11 @@ RankProgram coalesce(RankProgram program) {
       batch.push_back(i);
     }
   }
-  std::vector<Op> kept;
+  std::vector<Op> rest;
   for (std::size_t i = 0; i < program.ops.size(); ++i) {
-    if (!joined[i]) kept.push_back(std::move(program.ops[i]));
+    if (!joined[i]) rest.push_back(std::move(program.ops[i]));
   }
-  program.ops = std::move(kept);
+  program.ops = std::move(rest);
   return program;
 }
 

@@ -23,11 +23,11 @@ std::vector<int> numbered(const std::vector<char>& used) {
 /// Removes the elements whose new number is -1.
 template <class Values>
 void keep(Values& values, const std::vector<int>& places) {
-  Values kept;
+  Values rest;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (places[i] >= 0) kept.push_back(std::move(values[i]));
+    if (places[i] >= 0) rest.push_back(std::move(values[i]));
   }
-  values = std::move(kept);
+  values = std::move(rest);
 }
 
 }  // namespace
@@ -57,9 +57,9 @@ void compact(const Problem& problem, const Blocks& blocks, RankProgram& program)
 }
 
 void compact_slots(const Problem& problem, const Blocks& blocks, RankProgram& program) {
-  std::vector<char> held(program.slots.size(), 0);
-  for (const Tile& tile : program.tiles) held[tile.slot] = 1;
-  const std::vector<int> slots = numbered(held);
+  std::vector<char> occupancy(program.slots.size(), 0);
+  for (const Tile& tile : program.tiles) occupancy[tile.slot] = 1;
+  const std::vector<int> slots = numbered(occupancy);
   keep(program.slots, slots);
   for (Slot& slot : program.slots) slot.bytes = 0;
   const std::vector<std::int64_t> sizes = tile_bytes(problem, blocks, program);

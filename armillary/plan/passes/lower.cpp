@@ -57,13 +57,13 @@ std::vector<Lowering> parse_lowerings(std::string_view text) {
 // at slots and messages as they are in the end.
 RankProgram lower(const Problem& problem, const Blocks& blocks, RankProgram program,
                   const std::vector<Lowering>& lowerings) {
-  const auto asked = [&](Lowering lowering) {
+  const auto applies = [&](Lowering lowering) {
     return std::count(lowerings.begin(), lowerings.end(), lowering) > 0;
   };
-  if (asked(Lowering::Fuse)) program = fuse(problem, blocks, std::move(program));
-  if (asked(Lowering::Alias)) program = alias(problem, blocks, std::move(program));
-  if (asked(Lowering::Coalesce)) program = coalesce(std::move(program));
-  if (asked(Lowering::ZeroCopy)) program = zero_copy(std::move(program));
+  if (applies(Lowering::Fuse)) program = fuse(problem, blocks, std::move(program));
+  if (applies(Lowering::Alias)) program = alias(problem, blocks, std::move(program));
+  if (applies(Lowering::Coalesce)) program = coalesce(std::move(program));
+  if (applies(Lowering::ZeroCopy)) program = zero_copy(std::move(program));
   return program;
 }
 

@@ -29,7 +29,7 @@ Problem lowered_problem(int world, Dtype dtype) {
           .mask = parse_mask("causal", {37, 37}),
           .layout = parse_layout("zigzag"),
           .return_lse = true,
-          .wire = Wire::Input};
+          .transfer_dtype = TransferDtype::Input};
 }
 
 const std::vector<Pass> kEveryPass{Pass::Forward, Pass::Backward, Pass::Replay};

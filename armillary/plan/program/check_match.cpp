@@ -82,8 +82,8 @@ struct SenderMatch {
 /// Matches the messages from one rank to another.
 class MessageMatcher {
  public:
-  MessageMatcher(const RankProgram& sender, const RankProgram& receiver, SenderMatch& sent)
-      : sender_(sender), receiver_(receiver), sent_(sent) {}
+  MessageMatcher(const RankProgram& sender, const RankProgram& receiver, SenderMatch& match)
+      : sender_(sender), receiver_(receiver), sent_(match) {}
 
   /// All messages: the lanes one after the other.
   void match(EndSpan sends, EndSpan recvs) {
@@ -149,17 +149,17 @@ std::vector<MatchedMessage> match_messages(const World& all, Diagnostics& diagno
     recvs[rank].emplace(all.ranks[rank], kRecv, world);
   });
   // Each sender with all receivers.
-  std::vector<SenderMatch> sent(world,
-                                {.messages = {}, .diagnostics = Diagnostics(diagnostics.limit())});
+  std::vector<SenderMatch> by_sender(
+      world, {.messages = {}, .diagnostics = Diagnostics(diagnostics.limit())});
   parallel_for_ranks(world, [&](Rank from) {
-    sent[from].messages.reserve(sends[from]->size());
+    by_sender[from].messages.reserve(sends[from]->size());
     for (Rank to = 0; to < world; ++to) {
-      MessageMatcher(all.ranks[from], all.ranks[to], sent[from])
+      MessageMatcher(all.ranks[from], all.ranks[to], by_sender[from])
           .match(sends[from]->with(to), recvs[to]->with(from));
     }
   });
   std::vector<MatchedMessage> messages;
-  for (const SenderMatch& of_rank : sent) {
+  for (const SenderMatch& of_rank : by_sender) {
     messages.insert(messages.end(), of_rank.messages.begin(), of_rank.messages.end());
     diagnostics.add(of_rank.diagnostics);
   }

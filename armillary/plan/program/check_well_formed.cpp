@@ -126,10 +126,10 @@ class WellFormedChecker {
     }
     const Tile& tile = program_.tiles[view.tile];
     const int blocks = measures_.blocks(tile.tensor);
-    const bool held = view.blocks == tile.blocks ||
-                      (ascend_below(view.blocks, blocks) && includes(tile.blocks, view.blocks));
+    const bool is_inside = view.blocks == tile.blocks || (ascend_below(view.blocks, blocks) &&
+                                                          includes(tile.blocks, view.blocks));
     const bool inside = tile.heads.contains(view.heads) && view.heads.begin < view.heads.end &&
-                        !view.blocks.empty() && held;
+                        !view.blocks.empty() && is_inside;
     if (!inside) {
       diagnostics_.add(program_.rank, i, "well_formed",
                        "the view {} is empty or not inside its tile", describe(program_, view));

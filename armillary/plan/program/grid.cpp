@@ -192,13 +192,13 @@ bool spread(Token& token, const Token& next) {
 /// Tokens in order, each joined into the first earlier one that takes it.
 template <class Joins>
 std::vector<Token> joined(const std::vector<Token>& tokens, Joins joins) {
-  std::vector<Token> kept;
+  std::vector<Token> result;
   for (const Token& token : tokens) {
-    const auto into = std::find_if(kept.begin(), kept.end(),
+    const auto into = std::find_if(result.begin(), result.end(),
                                    [&](Token& earlier) { return joins(earlier, token); });
-    if (into == kept.end()) kept.push_back(token);
+    if (into == result.end()) result.push_back(token);
   }
-  return kept;
+  return result;
 }
 
 /// All tokens of a cell, joined.

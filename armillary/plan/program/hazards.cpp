@@ -71,16 +71,16 @@ void replace_tile(History& history, int tile) {
 /// Adds to `waits` the ops of `olds` that `touch` must wait for. A write that covers an older touch
 /// replaces it in the history: to wait for the write is to wait for both.
 void wait_for(std::vector<Touch>& olds, const Touch& touch, std::vector<int>& waits) {
-  auto kept = olds.begin();
+  auto rest = olds.begin();
   for (Touch& old : olds) {
     if (conflict(old, touch)) {
       waits.push_back(old.op);
       old.waited_for = true;
       if (touch.writes && old.tile == touch.tile && covers(*touch.view, *old.view)) continue;
     }
-    *kept++ = old;
+    *rest++ = old;
   }
-  olds.erase(kept, olds.end());
+  olds.erase(rest, olds.end());
 }
 
 /// Adds to `waits` the ops that `touch` must wait for, and adds `touch` to the history. Reads wait

@@ -217,7 +217,7 @@ TEST(LaterWrites, AreThereForAReadExactlyIfAnOpWaitsForIt) {
   const Problem problem{
       .world = 8, .heads = 8, .kv_heads = 4, .mask = parse_mask("causal", {256, 256})};
   int over = 0;
-  int kept = 0;
+  int rest = 0;
   for (const std::string& name : every_strategy(problem)) {
     for (const Pass pass : {Pass::Forward, Pass::Backward}) {
       const RankProgram program = make_plan(problem, parse_strategy(name), pass).ranks[3];
@@ -230,14 +230,14 @@ TEST(LaterWrites, AreThereForAReadExactlyIfAnOpWaitsForIt) {
         const Op& op = program.ops[i];
         if (op.kind == OpKind::Send) {
           EXPECT_EQ(later.over(op.views.front()) != nullptr, waited_for[i]) << name << " op " << i;
-          (waited_for[i] ? over : kept) += 1;
+          (waited_for[i] ? over : rest) += 1;
         }
         later.add(op);
       }
     }
   }
   EXPECT_GT(over, 100);
-  EXPECT_GT(kept, 100);
+  EXPECT_GT(rest, 100);
 }
 
 TEST(Overlap, SharesAHeadAndABlock) {

@@ -182,14 +182,14 @@ void add_messages(const std::vector<RankProgram>& ranks, std::vector<Mutation>& 
     }
   }
   // Sends, counted per queue to find the receive of each.
-  std::map<std::tuple<Lane, Rank, Rank>, std::size_t> sent;
+  std::map<std::tuple<Lane, Rank, Rank>, std::size_t> counts;
   for (const RankProgram& program : ranks) {
     for (std::size_t i = 0; i < program.ops.size(); ++i) {
       const Op& op = program.ops[i];
       if (op.kind != kSend) continue;
       const std::tuple queue(op.lane, program.rank, op.peer);
       const std::vector<int>& at_peer = received[queue];
-      const std::size_t n = sent[queue]++;
+      const std::size_t n = counts[queue]++;
       if (n >= at_peer.size() || !program.tiles[at(op.views.front().tile)].partial) continue;
       items.push_back({.kind = MutationKind::OtherDtype,
                        .rank = program.rank,

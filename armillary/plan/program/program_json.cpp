@@ -107,9 +107,9 @@ Op parse_op(const Node& node, const Vocabulary& words) {
   if (node.has("zero_copy")) op.zero_copy = node["zero_copy"].boolean();
   // A message has as many views as there are keys, at least one: src, src1, src2 ..
   const Node operands = node["operands"];
-  const std::size_t named = words[op.kind].operands.size();
+  const std::size_t count = words[op.kind].operands.size();
   std::vector<std::string> names;
-  for (std::size_t v = 0; v < named || (op.is_comm() && v < operands.size()); ++v) {
+  for (std::size_t v = 0; v < count || (op.is_comm() && v < operands.size()); ++v) {
     names.push_back(words.operand_name(op.kind, v));
   }
   const Node& views = operands.object(names);

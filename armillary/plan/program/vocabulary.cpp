@@ -6,8 +6,8 @@ namespace armillary::plan {
 
 // Every view of a message stands under its one operand.
 bool Vocabulary::takes(Kind kind, std::size_t views) const {
-  const std::size_t named = (*this)[kind].operands.size();
-  return kind == kSend || kind == kRecv ? views >= named : views == named;
+  const std::size_t count = (*this)[kind].operands.size();
+  return kind == kSend || kind == kRecv ? views >= count : views == count;
 }
 
 Access Vocabulary::access(const Op& op, std::size_t v) const {
@@ -22,9 +22,9 @@ Access Vocabulary::access(const Op& op, std::size_t v) const {
 
 // Views past the first one of a message get their number.
 std::string Vocabulary::operand_name(Kind kind, std::size_t v) const {
-  const auto named = (*this)[kind].operands;
-  std::string name(named[std::min(v, named.size() - 1)].name);
-  if (v >= named.size()) name += std::to_string(v);
+  const auto operands = (*this)[kind].operands;
+  std::string name(operands[std::min(v, operands.size() - 1)].name);
+  if (v >= operands.size()) name += std::to_string(v);
   return name;
 }
 

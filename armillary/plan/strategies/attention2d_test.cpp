@@ -16,7 +16,7 @@ namespace {
 
 /// R x C ranks, numbered down the columns. K, V of a rank go to the place whose number by rows is
 /// that rank; keys_at(i, j) is the owner of the K, V held at (i, j).
-struct Shape {
+struct RankGrid {
   int rows;
   int columns;
   int world() const { return rows * columns; }
@@ -27,12 +27,12 @@ struct Shape {
   std::string key() const { return "rows=" + std::to_string(rows); }
 };
 
-constexpr Shape kShapes[] = {{1, 3}, {2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}, {3, 3},
-                             {2, 5}, {5, 3}, {4, 4}, {2, 8}, {8, 2}, {4, 5}};
+constexpr RankGrid kShapes[] = {{1, 3}, {2, 2}, {2, 3}, {3, 2}, {2, 4}, {4, 2}, {3, 3},
+                                {2, 5}, {5, 3}, {4, 4}, {2, 8}, {8, 2}, {4, 5}};
 
 /// Algorithm 5, from step `start` on: K, V walk down the column, and the rank's own queries attend
 /// them as they arrive.
-void gather_and_compute(Written& written, const Shape& shape, int i, int j, int start) {
+void gather_and_compute(Written& written, const RankGrid& shape, int i, int j, int start) {
   const Rank me = shape.at(i, j);
   for (int t = 0; t < shape.rows; ++t) {
     const Rank keys = shape.keys_at(i - t, j);
@@ -44,7 +44,7 @@ void gather_and_compute(Written& written, const Shape& shape, int i, int j, int 
 
 /// Algorithms 4, 5 and 6: the first queries leave at the start (line 4). When all keys are there,
 /// each block of queries attends them all, and its partial result follows it.
-Written forward(const Shape& shape) {
+Written forward(const RankGrid& shape) {
   Written written;
   const int start = 1;
   const int gathered = start + shape.rows - 1;
@@ -72,7 +72,7 @@ Written forward(const Shape& shape) {
 /// Algorithms 8 to 11: like forward, but without a transpose at the start. Delta is computed before
 /// queries leave. The last block of queries attends the keys block by block, in the order in which
 /// the sums of dK, dV leave.
-Written backward(const Shape& shape) {
+Written backward(const RankGrid& shape) {
   Written written;
   const int gathered = std::max(1, shape.rows - 1);
   const int last = gathered + shape.columns - 1;
@@ -105,20 +105,20 @@ Written backward(const Shape& shape) {
   return written;
 }
 
-Plan overlapped(const Shape& shape, Pass pass, const std::string& mask = "full",
+Plan overlapped(const RankGrid& shape, Pass pass, const std::string& mask = "full",
                 const std::string& layout = "striped") {
   return paper_plan(shape.world(), "attention2d:overlap=true," + shape.key(), pass, mask, layout);
 }
 
 TEST(Attention2d, OverlappedIsAlgorithms4To6) {
-  for (const Shape& shape : kShapes) {
+  for (const RankGrid& shape : kShapes) {
     SCOPED_TRACE(shape.key() + ", world " + std::to_string(shape.world()));
     expect_as_written(overlapped(shape, Pass::Forward), forward(shape));
   }
 }
 
 TEST(Attention2d, OverlappedBackwardIsAlgorithms8To11) {
-  for (const Shape& shape : kShapes) {
+  for (const RankGrid& shape : kShapes) {
     SCOPED_TRACE(shape.key() + ", world " + std::to_string(shape.world()));
     expect_as_written(overlapped(shape, Pass::Backward), backward(shape));
   }
@@ -127,7 +127,7 @@ TEST(Attention2d, OverlappedBackwardIsAlgorithms8To11) {
 /// R calls of Algorithm 5 and C - 1 of Algorithm 6: 7 on 4 x 4 ranks. In backward the last of these
 /// is R calls (Algorithm 11). Without overlap there is one call (Algorithm 1, line 5; Algorithm 3).
 TEST(Attention2d, Calls) {
-  for (const Shape& shape : kShapes) {
+  for (const RankGrid& shape : kShapes) {
     SCOPED_TRACE(shape.key() + ", world " + std::to_string(shape.world()));
     const auto each = [&](int calls) { return std::vector(shape.world(), calls); };
     EXPECT_EQ(calls_of(overlapped(shape, Pass::Forward)), each(shape.rows + shape.columns - 1));
@@ -144,7 +144,7 @@ TEST(Attention2d, Calls) {
 /// rank's row does not see lie between those of other keys and split a call.
 TEST(Attention2d, CallsAreNotMoreUnderAMask) {
   if (kSanitized) GTEST_SKIP() << "[SKIP] about counts, not about memory";
-  for (const Shape& shape : kShapes) {
+  for (const RankGrid& shape : kShapes) {
     const std::string rest = std::to_string(8 * shape.world() - 12);
     for (const char* layout : {"contiguous", "zigzag", "striped", "striped:2", "balanced"}) {
       for (const std::string& mask : {std::string("causal"), std::string("window:left=9,right=4"),
@@ -168,7 +168,7 @@ TEST(Attention2d, CallsAreNotMoreUnderAMask) {
 /// (section 3.4); four sums: the rank's own, one being computed, one that leaves and one that
 /// arrives.
 TEST(Attention2d, LiveBlocks) {
-  for (const Shape& shape : kShapes) {
+  for (const RankGrid& shape : kShapes) {
     SCOPED_TRACE(shape.key() + ", world " + std::to_string(shape.world()));
     const Plan plan = overlapped(shape, Pass::Forward);
     EXPECT_EQ(live_blocks_of(plan, Tensor::K), shape.rows == 1 ? 0 : shape.rows);
@@ -182,7 +182,7 @@ TEST(Attention2d, LiveBlocks) {
 
 /// One step to transpose, R for the rank's own queries, C - 1 for the others, one for the last sum.
 TEST(Attention2d, Steps) {
-  for (const Shape& shape : kShapes) {
+  for (const RankGrid& shape : kShapes) {
     SCOPED_TRACE(shape.key() + ", world " + std::to_string(shape.world()));
     EXPECT_EQ(steps_of(overlapped(shape, Pass::Forward)), 1 + shape.rows + shape.columns - 1 + 1);
   }

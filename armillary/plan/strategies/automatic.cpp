@@ -55,7 +55,8 @@ StrategyDefinition automatic() {
                    "4 d N sqrt(heads / P) for large P. Over the lower bound, forward, where P is a "
                    "power of two from 8 on, with 32/32, 32/8 or 8/1 heads: 1.112 at most with a "
                    "full mask, 1.53 with a causal one and zigzag, if sums travel in the input "
-                   "dtype (--wire input); in fp32 1.22 with a full mask. armillary plan --compare "
+                   "dtype (--transfer-dtype input); in fp32 1.22 with a full mask. armillary plan "
+                   "--compare "
                    "says it for the mask at hand. A prime P leaves only P x 1 x 1 and its like",
                .differs = "Counts the bytes of every u x Rq x Rk, with this mask and layout, "
                           "and takes the least of forward and backward together.",

@@ -42,10 +42,10 @@ void check(const Setup& s) {
         const Traffic counts = traffic(problem, plan.blocks, plan.ranks[rank]);
         const Volume required =
             pass == Pass::Forward ? volumes.forward(rank) : volumes.backward(rank);
-        EXPECT_EQ(counts.sent_bytes, required.sent)
+        EXPECT_EQ(counts.sent_bytes, required.sent_bytes)
             << s.strategy << ' ' << layout << ' ' << to_string(pass) << " N " << s.length
             << " rank " << rank << " of " << s.world << " heads " << s.heads << '/' << s.kv_heads;
-        EXPECT_EQ(counts.received_bytes, required.received)
+        EXPECT_EQ(counts.received_bytes, required.received_bytes)
             << s.strategy << ' ' << layout << ' ' << to_string(pass) << " N " << s.length
             << " rank " << rank << " of " << s.world << " heads " << s.heads << '/' << s.kv_heads;
       }
@@ -81,12 +81,12 @@ TEST(ClosedForms, UlyssesAndUspWithEvenUnevenAndReplicatedHeads) {
 /// Worked values: bf16 words that one rank receives in one forward pass, with N = 65536 and dim
 /// 128.
 TEST(ClosedForms, WorkedForwardValues) {
-  struct Row {
+  struct ForwardRow {
     int heads, kv_heads, world;
     const char* strategy;
     std::int64_t words;
   };
-  const Row rows[] = {
+  const ForwardRow rows[] = {
       {32, 32, 8, "ring", 469762048},     {32, 32, 8, "ulysses", 117440512},
       {32, 32, 8, "usp:u=4", 167772160},  {32, 32, 8, "usp:u=2", 268435456},
       {32, 32, 16, "ring", 503316480},    {32, 32, 16, "ulysses", 62914560},
@@ -99,7 +99,7 @@ TEST(ClosedForms, WorkedForwardValues) {
       {32, 8, 16, "usp:u=4", 56623104},   {32, 8, 64, "ring", 132120576},
       {32, 8, 64, "usp:u=8", 23855104},   {32, 8, 64, "usp:u=32", 24641536},
   };
-  for (const Row& row : rows) {
+  for (const ForwardRow& row : rows) {
     const Problem problem{.world = row.world,
                           .heads = row.heads,
                           .kv_heads = row.kv_heads,

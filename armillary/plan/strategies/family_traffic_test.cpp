@@ -42,8 +42,8 @@ Problem full_problem(int world, int heads, int kv_heads) {
 }
 
 /// Tokens of a rank, heads and dimensions.
-struct Sizes {
-  explicit Sizes(const Problem& problem)
+struct RankSizes {
+  explicit RankSizes(const Problem& problem)
       : n(problem.mask.q_len() / problem.world),
         hq(problem.heads),
         hk(problem.kv_heads),
@@ -52,22 +52,22 @@ struct Sizes {
   std::int64_t n, hq, hk, d, e;
 };
 
-struct Cut {
+struct GridCut {
   std::int64_t u, rq, rk;
 };
 
 /// Bytes of a rank on the u axis, its column and its row. A column with its u partners is a world
 /// of its own, to which closed_forms.h applies.
-std::int64_t grid_bytes(const Problem& problem, const Cut& cut, Pass pass) {
-  const Sizes s(problem);
+std::int64_t grid_bytes(const Problem& problem, const GridCut& cut, Pass pass) {
+  const RankSizes s(problem);
   const auto [u, rq, rk] = cut;
   const Problem column = full_problem(static_cast<int>(u * rq), problem.heads, problem.kv_heads);
   const Volumes volumes(column, static_cast<int>(u), Movement::Ring);
   const std::int64_t row = (rk - 1) * s.n * s.hq;
   if (pass == Pass::Forward) {
-    return volumes.forward(0).sent + row * (s.d * kWord + (s.e + 1) * kSum);
+    return volumes.forward(0).sent_bytes + row * (s.d * kWord + (s.e + 1) * kSum);
   }
-  return volumes.backward(0).sent + row * ((s.d + s.e) * kWord + 2 * kSum + s.d * kSum);
+  return volumes.backward(0).sent_bytes + row * ((s.d + s.e) * kWord + 2 * kSum + s.d * kSum);
 }
 
 /// Ranks that have no hop to make, because they are their own destination, and the bytes they save.
@@ -99,7 +99,7 @@ TEST(FamilyTraffic, GridsRingsAndTokenRingSendTheirClosedForms) {
   for (const auto& [heads, kv_heads] : {std::pair(8, 8), std::pair(8, 2), std::pair(8, 1)}) {
     for (const int world : kWorlds) {
       const Problem problem = full_problem(world, heads, kv_heads);
-      const auto check = [&](const std::string& strategy, const Cut& cut) {
+      const auto check = [&](const std::string& strategy, const GridCut& cut) {
         for (const Pass pass : {Pass::Forward, Pass::Backward}) {
           expect_bytes(problem, strategy, pass, grid_bytes(problem, cut, pass));
         }
@@ -123,7 +123,7 @@ TEST(FamilyTraffic, GridsRingsAndTokenRingSendTheirClosedForms) {
 TEST(FamilyTraffic, TilesThatWalkInEachRoundAreSentInEach) {
   for (const auto& [world, nodes] : {std::pair(4, 2), std::pair(12, 3), std::pair(16, 4)}) {
     const Problem problem = full_problem(world, 8, 2);
-    const Sizes s(problem);
+    const RankSizes s(problem);
     const std::int64_t size = world / nodes;
     const std::int64_t row = s.n * s.hq * (s.d * kWord + (s.e + 1) * kSum);
     const std::int64_t column = s.n * s.hk * (s.d + s.e) * kWord;
@@ -140,11 +140,11 @@ TEST(FamilyTraffic, TilesThatWalkInEachRoundAreSentInEach) {
 /// the one that sends less.
 TEST(FamilyTraffic, GridsSendTheirClosedFormsWithEitherSideOnTheColumns) {
   int exchanged = 0;
-  int kept = 0;
+  int unchanged = 0;
   for (const auto& [heads, kv_heads] : {std::pair(8, 8), std::pair(8, 2), std::pair(8, 1)}) {
     for (const int world : kWorlds) {
       const Problem problem = full_problem(world, heads, kv_heads);
-      const auto check = [&](const std::string& strategy, const Cut& cut) {
+      const auto check = [&](const std::string& strategy, const GridCut& cut) {
         const std::int64_t forward = grid_bytes(problem, cut, Pass::Forward);
         const std::int64_t kv = grid_bytes(problem, cut, Pass::Backward);
         const std::int64_t q = grid_bytes(problem, {cut.u, cut.rk, cut.rq}, Pass::Backward);
@@ -157,7 +157,7 @@ TEST(FamilyTraffic, GridsSendTheirClosedFormsWithEitherSideOnTheColumns) {
         }
         const bool grid = strategy.starts_with("grid");
         expect_bytes(problem, strategy, Pass::Backward, grid ? std::min(kv, q) : kv);
-        ++(q < kv ? exchanged : kept);
+        ++(q < kv ? exchanged : unchanged);
       };
       const std::string half = std::to_string(world / 2);
       const std::string quarter = std::to_string(world / 4);
@@ -171,24 +171,24 @@ TEST(FamilyTraffic, GridsSendTheirClosedFormsWithEitherSideOnTheColumns) {
     }
   }
   EXPECT_GT(exchanged, 0);
-  EXPECT_GT(kept, 0);
+  EXPECT_GT(unchanged, 0);
 }
 
 /// The cheaper side is chosen for the mask at hand. With a full mask the queries are cheaper to
 /// move here; with few keys that all queries see, the keys are.
 TEST(FamilyTraffic, TheCheaperSideDependsOnTheMask) {
   Problem problem = full_problem(8, 8, 8);
-  const auto sent = [&](const std::string& side) {
+  const auto sent_bytes = [&](const std::string& side) {
     return traffic_of_all(
                make_plan(problem, parse_strategy("usp:u=2,backward=" + side), Pass::Backward))
         .sent_bytes;
   };
-  EXPECT_LT(sent("q"), sent("kv"));
-  EXPECT_EQ(sent("cheaper"), sent("q"));
+  EXPECT_LT(sent_bytes("q"), sent_bytes("kv"));
+  EXPECT_EQ(sent_bytes("cheaper"), sent_bytes("q"));
   problem.mask = parse_mask("bands:0-32/0-4/..", {32, 32});
   problem.layout = parse_layout("contiguous");
-  EXPECT_LT(sent("kv"), sent("q"));
-  EXPECT_EQ(sent("cheaper"), sent("kv"));
+  EXPECT_LT(sent_bytes("kv"), sent_bytes("q"));
+  EXPECT_EQ(sent_bytes("cheaper"), sent_bytes("kv"));
 }
 
 /// Attention2D sends as much as `grid`, and K, V to the transposed place (dK, dV back), except on
@@ -198,7 +198,7 @@ TEST(FamilyTraffic, Attention2dSendsTheGridAndItsTransposes) {
        {std::tuple(4, 2, 2), std::tuple(16, 4, 4), std::tuple(64, 8, 8), std::tuple(8, 2, 2)}) {
     for (const char* overlap : {"", ",overlap=true"}) {
       const Problem problem = full_problem(world, 8, 2);
-      const Sizes s(problem);
+      const RankSizes s(problem);
       const std::int64_t transposed = s.n * s.hk * (s.d + s.e) * kWord;
       for (const Pass pass : {Pass::Forward, Pass::Backward}) {
         expect_bytes(problem, "attention2d:rows=" + std::to_string(rows) + overlap, pass,
@@ -214,7 +214,7 @@ TEST(FamilyTraffic, StarTrailSendsCollectivesHopAndSubRings) {
                                  std::pair(16, 4), std::pair(64, 4), std::pair(64, 8)}) {
     for (const char* placement : {"", ",placement=p2p_intra"}) {
       const Problem problem = full_problem(world, 8, 2);
-      const Sizes s(problem);
+      const RankSizes s(problem);
       const std::string strategy = "startrail:c=" + std::to_string(c) + placement;
       const std::int64_t kv = s.n * s.hk * (s.d + s.e);
       const std::int64_t q = s.n * s.hq;
@@ -268,7 +268,8 @@ TEST(AutoTraffic, StaysNearTheLowerBoundFromEightRanksOn) {
       problem.mask = full_mask({65536, 65536});
       problem.layout = {};
       problem.head_dim = problem.value_dim = 128;
-      problem.wire = Wire::Input;  // the bound counts a partial result as one word
+      problem.transfer_dtype =
+          TransferDtype::Input;  // the bound counts a partial result as one word
       const Planner planner(problem, parse_strategy("auto:traffic"));
       const RankProgram program = planner.program(Pass::Forward, 1);
       const auto bytes =
@@ -299,10 +300,10 @@ std::array<Grid, 2> cuts_that_send_least(const Problem& problem) {
       const Grid cut{.u = u, .rq = problem.world / u / rk, .rk = rk};
       for (const std::size_t p : {0, 1}) {
         const Pass pass = p == 0 ? Pass::Forward : Pass::Backward;
-        const std::int64_t sent =
+        const std::int64_t sent_bytes =
             traffic_of_all(make_plan(problem, parse_strategy(cut_text(cut)), pass)).sent_bytes;
-        if (sent >= bytes[p]) continue;
-        bytes[p] = sent;
+        if (sent_bytes >= bytes[p]) continue;
+        bytes[p] = sent_bytes;
         cuts[p] = cut;
       }
     }
@@ -349,8 +350,8 @@ double over_bound(const Problem& problem) {
   for (const RankProgram& program : plan.ranks) {
     pairs.push_back(static_cast<double>(traffic(problem, plan.blocks, program).visible_pairs));
   }
-  const double sent = static_cast<double>(traffic_of_all(plan).sent_bytes) / problem.world;
-  return sent / ForwardBound(problem).bytes(pairs);
+  const double sent_bytes = static_cast<double>(traffic_of_all(plan).sent_bytes) / problem.world;
+  return sent_bytes / ForwardBound(problem).bytes(pairs);
 }
 
 /// The factors that docs/strategies.md states for `auto:traffic`.
@@ -358,11 +359,12 @@ TEST(AutoTraffic, StaysNearTheLowerBound) {
   if (kSanitized) GTEST_SKIP() << "[SKIP] about counts, not about memory";
   struct Case {
     const char* mask;
-    Wire wire;
+    TransferDtype transfer_dtype;
     double most;
   };
-  for (const Case& c : {Case{"causal", Wire::Input, 1.53}, Case{"full", Wire::Input, 1.112},
-                        Case{"full", Wire::Accumulator, 1.22}}) {
+  for (const Case& c :
+       {Case{"causal", TransferDtype::Input, 1.53}, Case{"full", TransferDtype::Input, 1.112},
+        Case{"full", TransferDtype::Accumulator, 1.22}}) {
     double most = 0;
     for (const auto& [heads, kv_heads] : {std::pair(32, 32), std::pair(32, 8), std::pair(8, 1)}) {
       for (const int world : {8, 16, 64}) {
@@ -370,13 +372,13 @@ TEST(AutoTraffic, StaysNearTheLowerBound) {
         problem.mask = parse_mask(c.mask, {65536, 65536});
         problem.layout = parse_layout("zigzag");
         problem.head_dim = problem.value_dim = 128;
-        problem.wire = c.wire;
+        problem.transfer_dtype = c.transfer_dtype;
         const double over = over_bound(problem);
         EXPECT_GE(over, 1) << c.mask << ' ' << heads << '/' << kv_heads << " world " << world;
         most = std::max(most, over);
       }
     }
-    EXPECT_LE(most, c.most) << c.mask << ", wire " << to_string(c.wire);
+    EXPECT_LE(most, c.most) << c.mask << ", transfer dtype " << to_string(c.transfer_dtype);
     EXPECT_GT(most, 0.97 * c.most) << "what is said is nearer than that";
   }
 }
@@ -393,17 +395,18 @@ RC_GTEST_PROP(SentBytes, AreThoseOfThePlan, ()) {
   if (grid.u == 1) grid.transposed = *rc::gen::arbitrary<bool>();
   const std::string mask = *rc::gen::element<std::string>(
       "full", "causal", "window:left=9,right=0", "documents:20,31,10,29", "bands:0-30/50-90/..");
-  const Problem problem{.world = grid.u * grid.rq * grid.rk,
-                        .heads = 6,
-                        .kv_heads = *rc::gen::element(1, 2, 3, 6),
-                        .head_dim = 4,
-                        .value_dim = 2,
-                        .dtype = *rc::gen::element(Dtype::Bf16, Dtype::F32),
-                        .mask = parse_mask(mask, {90, 90}),
-                        .layout = parse_layout(*rc::gen::element<std::string>(
-                            "contiguous", "zigzag", "striped:3", "balanced")),
-                        .return_lse = *rc::gen::arbitrary<bool>(),
-                        .wire = *rc::gen::element(Wire::Accumulator, Wire::Input)};
+  const Problem problem{
+      .world = grid.u * grid.rq * grid.rk,
+      .heads = 6,
+      .kv_heads = *rc::gen::element(1, 2, 3, 6),
+      .head_dim = 4,
+      .value_dim = 2,
+      .dtype = *rc::gen::element(Dtype::Bf16, Dtype::F32),
+      .mask = parse_mask(mask, {90, 90}),
+      .layout = parse_layout(
+          *rc::gen::element<std::string>("contiguous", "zigzag", "striped:3", "balanced")),
+      .return_lse = *rc::gen::arbitrary<bool>(),
+      .transfer_dtype = *rc::gen::element(TransferDtype::Accumulator, TransferDtype::Input)};
   const Blocks blocks = make_blocks(problem);
   const Visibility visibility(problem.mask, blocks);
   const Needs needs(grid, blocks, visibility);

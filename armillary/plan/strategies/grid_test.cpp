@@ -116,16 +116,17 @@ std::vector<Case> cases(int world) {
 }
 
 void prove(const Case& example, int world) {
-  const Problem problem{.world = world,
-                        .heads = example.heads.q,
-                        .kv_heads = example.heads.kv,
-                        .head_dim = 8,
-                        .value_dim = 4,
-                        .dtype = Dtype::Bf16,
-                        .mask = parse_mask(example.masked.mask, example.masked.lengths),
-                        .layout = parse_layout(example.layout),
-                        .return_lse = example.return_lse,
-                        .wire = example.return_lse ? Wire::Input : Wire::Accumulator};
+  const Problem problem{
+      .world = world,
+      .heads = example.heads.q,
+      .kv_heads = example.heads.kv,
+      .head_dim = 8,
+      .value_dim = 4,
+      .dtype = Dtype::Bf16,
+      .mask = parse_mask(example.masked.mask, example.masked.lengths),
+      .layout = parse_layout(example.layout),
+      .return_lse = example.return_lse,
+      .transfer_dtype = example.return_lse ? TransferDtype::Input : TransferDtype::Accumulator};
   const Strategy strategy = parse_strategy(example.strategy);
   const std::vector<Diagnostic> exact;
   const Plan forward = make_plan(problem, strategy, Pass::Forward);

@@ -32,8 +32,8 @@ class TokenCosts {
   /// Dimensions of a key and of a value.
   std::int64_t d() const { return problem_.head_dim; }
   std::int64_t e() const { return problem_.value_dim; }
-  /// Bytes of an element of an input or result, of a partial Out, dQ, dK or dV on the wire, and of
-  /// Lse or Delta.
+  /// Bytes of an element of an input or result, of a partial Out, dQ, dK or dV between ranks, and
+  /// of Lse or Delta.
   std::int64_t word() const { return word_; }
   std::int64_t sum() const { return sum_; }
   std::int64_t statistic() const { return statistic_; }

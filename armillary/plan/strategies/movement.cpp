@@ -82,7 +82,7 @@ Route::Route(Movement movement, int n, int window)
     const bool new_window = d % window_ == 0;
     switch (movement) {
       case Movement::Gather:
-        stations_[d] = {.from = 0, .sent = 0, .usable = 1, .next = 0};
+        stations_[d] = {.from = 0, .send_step = 0, .usable = 1, .next = 0};
         break;
       case Movement::Ring:
       case Movement::RingBack:
@@ -90,19 +90,20 @@ Route::Route(Movement movement, int n, int window)
         // Distance d - 1 passes the tile on, except into a new window: there the member at the same
         // place of the window before sends it, as soon as it has it itself.
         stations_[d] = {.from = new_window ? d - window_ : d - 1,
-                        .sent = new_window ? d - window_ : d - 1,
+                        .send_step = new_window ? d - window_ : d - 1,
                         .usable = d,
                         .next = (d + 1) % n};
         break;
       case Movement::Bidirectional:
         // Distances up to `ahead` are reached forwards, the others backwards from the origin.
-        stations_[d] =
-            d <= ahead
-                ? Station{.from = d - 1, .sent = d - 1, .usable = d, .next = d < ahead ? d + 1 : 0}
-                : Station{.from = (d + 1) % n,
-                          .sent = n - d - 1,
-                          .usable = n - d,
-                          .next = d > ahead + 1 ? d - 1 : 0};
+        stations_[d] = d <= ahead ? Station{.from = d - 1,
+                                            .send_step = d - 1,
+                                            .usable = d,
+                                            .next = d < ahead ? d + 1 : 0}
+                                  : Station{.from = (d + 1) % n,
+                                            .send_step = n - d - 1,
+                                            .usable = n - d,
+                                            .next = d > ahead + 1 ? d - 1 : 0};
         break;
     }
     chain_.push_back(d);
@@ -147,7 +148,7 @@ Hops Route::spread(int me) const {
   for (int d = 1; d < size(); ++d) {
     const Station& station = stations_[d];
     const auto hop = [&](int origin, bool direct) {
-      return Hop{.step = station.sent,
+      return Hop{.step = station.send_step,
                  .origin = origin,
                  .member = at(origin, d),
                  .neighbour = station.from == 0 ? -1 : at(origin, station.from),
@@ -192,14 +193,14 @@ Hops Route::collect(int me, const Ready& ready) const {
                  .neighbour = next == 0 ? -1 : at(origin, next),
                  .direct = direct};
     };
-    const int sent = origin_of(me, d);
-    hops.out.push_back(hop(sent, sent, true));
+    const int outgoing = origin_of(me, d);
+    hops.out.push_back(hop(outgoing, outgoing, true));
     hops.in.push_back(hop(me, at(me, d), true));
     if (next == 0) continue;
     arrived[next] = step;
-    hops.out.push_back(hop(sent, at(sent, next), false));
-    const int received = origin_of(me, next);
-    hops.in.push_back(hop(received, at(received, d), false));
+    hops.out.push_back(hop(outgoing, at(outgoing, next), false));
+    const int incoming = origin_of(me, next);
+    hops.in.push_back(hop(incoming, at(incoming, d), false));
   }
   sort(hops, [](const Hop& a, const Hop& b) {
     return std::pair(a.step, a.origin) < std::pair(b.step, b.origin);

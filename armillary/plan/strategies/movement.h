@@ -115,10 +115,10 @@ class Route {
  private:
   /// The member at some distance from the origin of a tile.
   struct Station {
-    int from = 0;    ///< Distance of the member that the tile comes from.
-    int sent = 0;    ///< Step in which it is sent.
-    int usable = 0;  ///< First step that may compute with it.
-    int next = 0;    ///< Distance of the member that the sum goes on to; 0 is the origin.
+    int from = 0;       ///< Distance of the member that the tile comes from.
+    int send_step = 0;  ///< Step in which it is sent.
+    int usable = 0;     ///< First step that may compute with it.
+    int next = 0;       ///< Distance of the member that the sum goes on to; 0 is the origin.
   };
   int plus(int member, int distance) const;
   int minus(int member, int distance) const;

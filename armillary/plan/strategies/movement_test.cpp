@@ -37,7 +37,7 @@ std::ostream& operator<<(std::ostream& out, const SentTile& message) {
 /// each hop agree on it.
 std::vector<SentTile> messages(int n, const std::function<Hops(int me)>& hops_of,
                                const std::function<bool(const Hop&)>& keep) {
-  std::vector<SentTile> sent;
+  std::vector<SentTile> sends;
   std::vector<SentTile> received;
   for (int me = 0; me < n; ++me) {
     const Hops hops = hops_of(me);
@@ -47,16 +47,16 @@ std::vector<SentTile> messages(int n, const std::function<Hops(int me)>& hops_of
       }
     }
     for (const Hop& hop : hops.out) {
-      if (keep(hop)) sent.push_back({hop.step, hop.origin, me, hop.peer});
+      if (keep(hop)) sends.push_back({hop.step, hop.origin, me, hop.peer});
     }
     for (const Hop& hop : hops.in) {
       if (keep(hop)) received.push_back({hop.step, hop.origin, hop.peer, me});
     }
   }
-  std::sort(sent.begin(), sent.end());
+  std::sort(sends.begin(), sends.end());
   std::sort(received.begin(), received.end());
-  EXPECT_EQ(sent, received) << "the two ends of a hop differ";
-  return sent;
+  EXPECT_EQ(sends, received) << "the two ends of a hop differ";
+  return sends;
 }
 
 /// True if the member needs the tile of the origin.

@@ -136,13 +136,13 @@ TEST(Overlap, SumsThatArriveAreAddedAfterTheOwn) {
 using TensorLane = std::pair<Tensor, Lane>;
 
 /// Lanes of the messages along axes: tiles on their way out, and sums on their way home.
-struct Lanes {
+struct AxisLanes {
   std::set<TensorLane> out;
   std::set<TensorLane> home;
-  bool operator==(const Lanes&) const = default;
+  bool operator==(const AxisLanes&) const = default;
 };
 
-std::ostream& operator<<(std::ostream& stream, const Lanes& lanes) {
+std::ostream& operator<<(std::ostream& stream, const AxisLanes& lanes) {
   for (const auto& [name, side] : {std::pair("out", &lanes.out), std::pair("home", &lanes.home)}) {
     stream << name;
     for (const auto& [tensor, lane] : *side) stream << ' ' << to_string(tensor) << ':' << lane;
@@ -152,8 +152,8 @@ std::ostream& operator<<(std::ostream& stream, const Lanes& lanes) {
 }
 
 /// Leaves out the exchange of heads, which happens at the beginning and at the end.
-Lanes lanes_of(const Plan& plan) {
-  Lanes lanes;
+AxisLanes lanes_of(const Plan& plan) {
+  AxisLanes lanes;
   for (const RankProgram& program : plan.ranks) {
     for (const Op& op : program.ops) {
       if (op.kind != OpKind::Send || op.collective == Collective::AllToAll) continue;
@@ -174,7 +174,7 @@ TEST(Overlap, SumsGoHomeOnLanesOfTheirOwn) {
     const Problem problem = striped_problem(world);
     for (const std::string& strategy : every_strategy(problem)) {
       for (const Pass pass : {Pass::Forward, Pass::Backward}) {
-        const Lanes lanes = lanes_of(make_plan(problem, parse_strategy(strategy), pass));
+        const AxisLanes lanes = lanes_of(make_plan(problem, parse_strategy(strategy), pass));
         for (const auto& [tensor, lane] : lanes.home) {
           for (const auto& [travelling, out] : lanes.out) {
             EXPECT_NE(lane, out) << strategy << ", world " << world << ", " << to_string(pass)
@@ -196,24 +196,24 @@ TEST(Overlap, AxesHaveLanesOfTheirOwn) {
   const std::set<TensorLane> k_and_v{{K, 1}, {V, 1}};
   const std::set<TensorLane> columns_home{{DK, 2}, {DV, 2}};
   const std::set<TensorLane> rows_back{{Q, 3}, {DOut, 3}, {Lse, 3}, {Delta, 3}};
-  const Lanes grid_forward{{{K, 1}, {V, 1}, {Q, 3}}, {{Out, 4}, {Lse, 4}}};
-  const Lanes grid_backward{{{K, 1}, {V, 1}, {Q, 3}, {DOut, 3}, {Lse, 3}, {Delta, 3}},
-                            {{DK, 2}, {DV, 2}, {DQ, 4}}};
+  const AxisLanes grid_forward{{{K, 1}, {V, 1}, {Q, 3}}, {{Out, 4}, {Lse, 4}}};
+  const AxisLanes grid_backward{{{K, 1}, {V, 1}, {Q, 3}, {DOut, 3}, {Lse, 3}, {Delta, 3}},
+                                {{DK, 2}, {DV, 2}, {DQ, 4}}};
   // StarTrail: messages inside a team have lanes 3 and 4, hops and rings 1 and 2. The side that
   // walks uses both.
-  const Lanes team_forward{{{K, 1}, {V, 1}, {K, 3}, {V, 3}, {Q, 3}}, {{Out, 4}, {Lse, 4}}};
-  const Lanes team_backward{{{Q, 1},
-                             {DOut, 1},
-                             {Lse, 1},
-                             {Delta, 1},
-                             {Q, 3},
-                             {DOut, 3},
-                             {Lse, 3},
-                             {Delta, 3},
-                             {K, 3},
-                             {V, 3}},
-                            {{DQ, 2}, {DQ, 4}, {DK, 4}, {DV, 4}}};
-  const std::tuple<const char*, Lanes, Lanes> expected[] = {
+  const AxisLanes team_forward{{{K, 1}, {V, 1}, {K, 3}, {V, 3}, {Q, 3}}, {{Out, 4}, {Lse, 4}}};
+  const AxisLanes team_backward{{{Q, 1},
+                                 {DOut, 1},
+                                 {Lse, 1},
+                                 {Delta, 1},
+                                 {Q, 3},
+                                 {DOut, 3},
+                                 {Lse, 3},
+                                 {Delta, 3},
+                                 {K, 3},
+                                 {V, 3}},
+                                {{DQ, 2}, {DQ, 4}, {DK, 4}, {DV, 4}}};
+  const std::tuple<const char*, AxisLanes, AxisLanes> expected[] = {
       {"ring", {k_and_v, {}}, {k_and_v, columns_home}},
       {"allgather", {k_and_v, {}}, {k_and_v, columns_home}},
       {"bidirectional_ring", {k_and_v, {}}, {k_and_v, columns_home}},

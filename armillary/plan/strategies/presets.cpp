@@ -26,7 +26,7 @@ struct GridPass {
   RankProgram program(Rank rank) const {
     return grid_program({context.problem, context.blocks, needs, grid}, routes, pass, rank);
   }
-  std::int64_t sent() const {
+  std::int64_t bytes() const {
     return sent_bytes(context.problem, context.blocks, needs, grid, pass);
   }
   PlanContext context;
@@ -43,9 +43,9 @@ GridPass cheapest(const PlanContext& context, const std::vector<Grid>& grids, Pa
   for (const Grid& grid : grids) passes.emplace_back(context, grid, pass);
   // One candidate need not be counted.
   if (passes.size() == 1) return std::move(passes[0]);
-  return std::move(
-      *std::min_element(passes.begin(), passes.end(),
-                        [](const GridPass& a, const GridPass& b) { return a.sent() < b.sent(); }));
+  return std::move(*std::min_element(
+      passes.begin(), passes.end(),
+      [](const GridPass& a, const GridPass& b) { return a.bytes() < b.bytes(); }));
 }
 
 /// A strategy made of grids, for one problem.

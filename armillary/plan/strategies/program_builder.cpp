@@ -1,6 +1,6 @@
 // program_builder.cpp: ops are collected in any order and finished in four passes.
 //
-// `finish` adds the copies that round sums for the wire, sorts the ops by step (a counting sort),
+// `finish` adds the copies that round sums for their way, sorts the ops by step (a counting sort),
 // drops tiles that no op touches, and places tiles in slots: tiles in order of their first step,
 // each in the free slot of its tensor with the least number, or else in a new one. Then saved tiles
 // move to slots of the caller.
@@ -210,12 +210,12 @@ void ProgramBuilder::drop_unused_tiles() {
     if (program_.tiles[id].slot >= 0 || lives[id].last >= 0) new_id[id] = used++;
   }
   if (std::cmp_equal(used, new_id.size())) return;
-  std::vector<Tile> kept;
-  kept.reserve(used);
+  std::vector<Tile> tiles;
+  tiles.reserve(used);
   for (std::size_t id = 0; id < new_id.size(); ++id) {
-    if (new_id[id] >= 0) kept.push_back(std::move(program_.tiles[id]));
+    if (new_id[id] >= 0) tiles.push_back(std::move(program_.tiles[id]));
   }
-  program_.tiles = std::move(kept);
+  program_.tiles = std::move(tiles);
   for (Op& op : program_.ops) {
     for (View& view : op.views) view.tile = new_id[view.tile];
   }

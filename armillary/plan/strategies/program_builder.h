@@ -50,9 +50,10 @@ class ProgramBuilder {
   /// `views` are in the order of operands(kind).
   void compute(int step, OpKind kind, Views views);
 
-  /// Partial results on the wire (Problem::wire): a tile for one that arrives, and the send of one
-  /// that is complete in the step before `step`. If its tensor travels narrow (travels_narrow), the
-  /// sent copy is rounded there, after all other ops of that step, and the arriving tile is narrow.
+  /// Partial results between ranks (Problem::transfer_dtype): a tile for one that arrives, and the
+  /// send of one that is complete in the step before `step`. If its tensor travels narrow
+  /// (travels_narrow), the sent copy is rounded there, after all other ops of that step, and the
+  /// arriving tile is narrow.
   int arriving_sum(Tensor tensor, Heads heads, BlockIds blocks);
   void send_sum(int step, Lane lane, Rank peer, View sum, Collective collective = Collective::None);
 

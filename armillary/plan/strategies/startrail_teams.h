@@ -133,9 +133,9 @@ class TeamSide {
   /// Those of `blocks` for which `keep` is true, in their order.
   template <class Keep>
   static std::vector<int> filter(const std::vector<int>& blocks, const Keep& keep) {
-    std::vector<int> kept;
-    std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(kept), keep);
-    return kept;
+    std::vector<int> subset;
+    std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(subset), keep);
+    return subset;
   }
   /// The team that owns each block.
   static std::vector<int> teams_of(const Teams& teams, const std::vector<Block>& blocks) {

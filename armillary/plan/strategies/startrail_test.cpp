@@ -12,7 +12,7 @@ namespace {
 
 /// The teams of a world, in the names of the paper: inter_dim (d_t) teams of intra_dim (d_a) ranks;
 /// a rank is number `intra` (r_a) of team `inter` (r_t).
-struct Ranks {
+struct TeamRanks {
   int inter_dim;
   int intra_dim;
   bool teams_inside = true;
@@ -31,7 +31,7 @@ struct Ranks {
 };
 
 /// WallFacer, Algorithm 2, line by line.
-Rank get_init_send(const Ranks& of, Rank rank) {
+Rank get_init_send(const TeamRanks& of, Rank rank) {
   const int team_group_size = of.inter_dim / of.intra_dim;
   const int target_team_group_rank = of.intra(rank);
   const int target_team = target_team_group_rank * team_group_size + of.inter(rank) / of.intra_dim;
@@ -40,7 +40,7 @@ Rank get_init_send(const Ranks& of, Rank rank) {
 }
 
 /// WallFacer, Algorithm 3: the next rank on the ring.
-Rank get_next(const Ranks& of, Rank rank) {
+Rank get_next(const TeamRanks& of, Rank rank) {
   const int team_group_size = of.inter_dim / of.intra_dim;
   const int self_team_group_rank = of.inter(rank) / team_group_size;
   const int next_team_in_group =
@@ -54,7 +54,7 @@ using Table = std::vector<int>;
 /// The ranks that K, V of each rank's team hop to, and the next ranks on the rings, worked out by
 /// hand.
 TEST(StarTrail, TablesOfEightGpusAndFourSubRings) {
-  const Ranks eight{.inter_dim = 4, .intra_dim = 2};
+  const TeamRanks eight{.inter_dim = 4, .intra_dim = 2};
   Table hops;
   Table next;
   for (Rank rank = 0; rank < 8; ++rank) {
@@ -66,7 +66,7 @@ TEST(StarTrail, TablesOfEightGpusAndFourSubRings) {
 }
 
 TEST(StarTrail, TableOfSixteenGpusInFourTeams) {
-  const Ranks sixteen{.inter_dim = 4, .intra_dim = 4};
+  const TeamRanks sixteen{.inter_dim = 4, .intra_dim = 4};
   Table hops;
   for (Rank rank = 0; rank < 16; ++rank) {
     hops.push_back(get_init_send(sixteen, rank));
@@ -78,7 +78,7 @@ TEST(StarTrail, TableOfSixteenGpusInFourTeams) {
 /// The messages of all ranks together, phase by phase.
 class Teamwork : public Written {
  public:
-  explicit Teamwork(const Ranks& ranks) : of_(ranks) {}
+  explicit Teamwork(const TeamRanks& ranks) : of_(ranks) {}
 
   /// Every rank sends its own tiles to all members of its team.
   void gather(int step, const std::vector<Tensor>& tensors) {
@@ -124,13 +124,13 @@ class Teamwork : public Written {
   }
 
  private:
-  Ranks of_;
+  TeamRanks of_;
 };
 
 /// Algorithm 1: gather Q, K, V in the team, hop, walk. The tile that arrives last is attended by
 /// the queries of one member after the other, the rank's own queries last, so that partial results
 /// leave meanwhile (WallFacer 4.2.2).
-Teamwork forward(const Ranks& of) {
+Teamwork forward(const TeamRanks& of) {
   Teamwork written(of);
   const int c = of.intra_dim;
   const int start = c == 1 ? 0 : 3;
@@ -158,8 +158,8 @@ Teamwork forward(const Ranks& of) {
   return written;
 }
 
-std::vector<Ranks> shapes() {
-  std::vector<Ranks> all;
+std::vector<TeamRanks> shapes() {
+  std::vector<TeamRanks> all;
   for (const auto& [world, c] :
        {std::pair(1, 1), std::pair(5, 1), std::pair(4, 2), std::pair(8, 2), std::pair(12, 2),
         std::pair(16, 2), std::pair(20, 2), std::pair(9, 3), std::pair(18, 3), std::pair(27, 3),
@@ -170,7 +170,7 @@ std::vector<Ranks> shapes() {
 }
 
 TEST(StarTrail, IsAlgorithms1To3) {
-  for (const Ranks& of : shapes()) {
+  for (const TeamRanks& of : shapes()) {
     SCOPED_TRACE(of.key() + ", world " + std::to_string(of.world()));
     expect_as_written(paper_plan(of.world(), of.key(), Pass::Forward), forward(of));
   }
@@ -180,7 +180,7 @@ TEST(StarTrail, IsAlgorithms1To3) {
 /// walk behind it, and end with the reverse hop and a reduce-scatter in the team.
 TEST(StarTrail, BackwardWalksTheSameWays) {
   const std::vector<Tensor> walking{Tensor::Q, Tensor::DOut, Tensor::Lse, Tensor::Delta};
-  for (const Ranks& of : shapes()) {
+  for (const TeamRanks& of : shapes()) {
     SCOPED_TRACE(of.key() + ", world " + std::to_string(of.world()));
     Teamwork written(of);
     written.gather(0, {Tensor::K, Tensor::V});
@@ -212,7 +212,7 @@ TEST(StarTrail, BackwardWalksTheSameWays) {
 
 /// P / C^2 iterations, the last in C calls.
 TEST(StarTrail, StepsAndCalls) {
-  for (const Ranks& of : shapes()) {
+  for (const TeamRanks& of : shapes()) {
     SCOPED_TRACE(of.key() + ", world " + std::to_string(of.world()));
     const Plan plan = paper_plan(of.world(), of.key(), Pass::Forward);
     const int c = of.intra_dim;
@@ -224,7 +224,7 @@ TEST(StarTrail, StepsAndCalls) {
 /// Keys of two teams are in memory: those that were gathered and hop, then the tile that is
 /// attended and the one that arrives (WallFacer 4.6). Queries are those of the team.
 TEST(StarTrail, LiveBlocks) {
-  for (const Ranks& of : shapes()) {
+  for (const TeamRanks& of : shapes()) {
     if (of.intra_dim == 1) continue;
     SCOPED_TRACE(of.key() + ", world " + std::to_string(of.world()));
     const Plan plan = paper_plan(of.world(), of.key(), Pass::Forward);

@@ -304,7 +304,7 @@ TEST(Strategies, RefuseForAFewReasonsOnly) {
                                          "window must divide world",    "nodes must divide world",
                                          "rows must divide world",      "c^2 must divide world",
                                          "is required; nearest: u="};
-  const std::vector<std::string> asked{"ring",
+  const std::vector<std::string> names{"ring",
                                        "allgather:slices=3",
                                        "ulysses",
                                        "usp:u=2",
@@ -324,7 +324,7 @@ TEST(Strategies, RefuseForAFewReasonsOnly) {
       for (const std::string mask :
            {"full", "causal", "window:left=3,right=0", "documents:2,9,0"}) {
         for (const std::string layout : {"contiguous", "zigzag", "striped:3", "balanced"}) {
-          for (const std::string& strategy : asked) {
+          for (const std::string& strategy : names) {
             const Problem problem{.world = world,
                                   .heads = heads,
                                   .kv_heads = kv_heads,

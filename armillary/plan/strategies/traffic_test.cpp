@@ -98,11 +98,11 @@ TEST(Traffic, DocumentsThatAreShardsSendNothing) {
       const Problem problem =
           make_problem(world, std::int64_t{24} * world, documents(world, 24) + ",within=" + within);
       for (const std::string& strategy : every_strategy(problem)) {
-        const std::int64_t sent = sent_by_all(problem, strategy, Pass::Forward) +
-                                  sent_by_all(problem, strategy, Pass::Backward);
-        EXPECT_EQ(sent > 0, moves_tokens_anyway(strategy))
-            << strategy << " sends " << sent << ", world " << world << ", " << within;
-        silent += sent == 0 ? 1 : 0;
+        const std::int64_t sent_bytes = sent_by_all(problem, strategy, Pass::Forward) +
+                                        sent_by_all(problem, strategy, Pass::Backward);
+        EXPECT_EQ(sent_bytes > 0, moves_tokens_anyway(strategy))
+            << strategy << " sends " << sent_bytes << ", world " << world << ", " << within;
+        silent += sent_bytes == 0 ? 1 : 0;
       }
     }
   }
@@ -142,12 +142,12 @@ std::int64_t halo(std::int64_t r, int world, std::int64_t left, std::int64_t rig
   return std::min(left, 20 * r) + std::min(right, 20 * (world - 1 - r));
 }
 
-struct Window {
+struct WindowCase {
   std::int64_t left;
   std::int64_t right;
 };
 
-void check_window(const std::string& strategy, int world, const Window& window, Pass pass,
+void check_window(const std::string& strategy, int world, const WindowCase& window, Pass pass,
                   const std::function<std::int64_t(std::int64_t rank)>& received) {
   const std::string mask = fmt::format("window:left={},right={}", window.left, window.right);
   const std::vector<Traffic> ranks =
@@ -171,13 +171,13 @@ const std::vector<int> kWindowWorlds =
     kSanitized ? std::vector<int>{5, 8} : std::vector<int>{5, 8, 64};
 
 /// Windows to one side, to both sides, and to both sides further than half of the ring.
-constexpr Window kWindows[] = {{0, 0},   {7, 0},   {50, 0},  {0, 7},   {0, 33},  {7, 3},
-                               {20, 20}, {25, 30}, {25, 41}, {90, 90}, {50, 110}};
+constexpr WindowCase kWindows[] = {{0, 0},   {7, 0},   {50, 0},  {0, 7},   {0, 33},  {7, 3},
+                                   {20, 20}, {25, 30}, {25, 41}, {90, 90}, {50, 110}};
 
 TEST(Traffic, AWindowMovesItsHaloAndNoMore) {
   for (const int world : kWindowWorlds) {
     for (const std::string& strategy : movers_of_keys(world)) {
-      for (const Window& window : kWindows) {
+      for (const WindowCase& window : kWindows) {
         check_window(strategy, world, window, Pass::Forward, [&](std::int64_t r) {
           return halo(r, world, window.left, window.right) * kKvBytes;
         });
@@ -191,7 +191,7 @@ TEST(Traffic, AWindowMovesItsHaloAndNoMore) {
 /// another rank sees.
 TEST(Traffic, AWindowBringsBackTheSumsOfItsHalo) {
   for (const int world : kWindowWorlds) {
-    for (const Window& window : kWindows) {
+    for (const WindowCase& window : kWindows) {
       check_window("allgather", world, window, Pass::Backward, [&](std::int64_t r) {
         return halo(r, world, window.left, window.right) * kKvBytes +
                halo(world - 1 - r, world, window.left, window.right) * kSumBytes;
@@ -212,7 +212,7 @@ TEST(Traffic, AWindowBringsBackTheSumsOfItsHalo) {
 TEST(Traffic, AWindowMovesTheHaloOfQueriesWhereTheyTravel) {
   constexpr std::int64_t kQBytes = std::int64_t{4} * (2 * kHeadDim + 4 * (kValueDim + 1));
   for (const int world : {5, 8}) {
-    for (const Window& window : kWindows) {
+    for (const WindowCase& window : kWindows) {
       std::int64_t all = 0;
       for (int r = 0; r < world; ++r) all += halo(r, world, window.right, window.left);
       const std::string mask = fmt::format("window:left={},right={}", window.left, window.right);

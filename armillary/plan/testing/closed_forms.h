@@ -13,8 +13,8 @@ namespace armillary::plan {
 
 /// Bytes of one rank in one pass.
 struct Volume {
-  std::int64_t sent = 0;
-  std::int64_t received = 0;
+  std::int64_t sent_bytes = 0;
+  std::int64_t received_bytes = 0;
 };
 
 /// The formulas for one problem with u ways over heads; columns are rings or gathers.
@@ -31,9 +31,10 @@ class Volumes {
     const RankNumbers s = share(rank);
     const std::int64_t kv = s.d + s.e;
     const Volume heads{
-        .sent = s.n * (s.other_q * s.d + (all_kv() - s.k) * kv) + s.others * s.q * s.e,
-        .received = s.others * (s.q * s.d + s.k * kv) + s.n * s.other_q * s.e};
-    return add({s.word * heads.sent, s.word * heads.received}, column(rank, s.word * s.k * kv));
+        .sent_bytes = s.n * (s.other_q * s.d + (all_kv() - s.k) * kv) + s.others * s.q * s.e,
+        .received_bytes = s.others * (s.q * s.d + s.k * kv) + s.n * s.other_q * s.e};
+    return add({s.word * heads.sent_bytes, s.word * heads.received_bytes},
+               column(rank, s.word * s.k * kv));
   }
 
   /// u axis: dOut in, dQ, dK, dV out; Q, K, V stay where forward left them. A KV head that several
@@ -42,13 +43,13 @@ class Volumes {
   Volume backward(Rank rank) const {
     const RankNumbers s = share(rank);
     const std::int64_t kv = s.d + s.e;
-    Volume volume{.sent = s.word * (s.n * s.other_q * s.e + s.others * s.q * s.d),
-                  .received = s.word * (s.others * s.q * s.e + s.n * s.other_q * s.d)};
+    Volume volume{.sent_bytes = s.word * (s.n * s.other_q * s.e + s.others * s.q * s.d),
+                  .received_bytes = s.word * (s.others * s.q * s.e + s.n * s.other_q * s.d)};
     for (int h = 0; h < u_; ++h) {
       for (int head = kv_heads(h).begin; head < kv_heads(h).end; ++head) {
         const std::int64_t bytes = kv * (readers(head) > 1 ? s.sum : s.word);
-        if (h == s.h) volume.sent += s.others * bytes;
-        if (h != s.h) volume.received += s.n * bytes;
+        if (h == s.h) volume.sent_bytes += s.others * bytes;
+        if (h != s.h) volume.received_bytes += s.n * bytes;
       }
     }
     return add(volume, column(rank, s.word * s.k * kv, s.sum * s.k * kv));
@@ -90,16 +91,19 @@ class Volumes {
     // (members - 1) blocks.
     const std::int64_t next = block((rank + u_) % problem_.world);
     if (members == 1) return {};
-    return {.sent = ring_ ? in_bytes * (all - next) + back_bytes * (all - mine)
-                          : in_bytes * mine * (members - 1) + back_bytes * (all - mine),
-            .received = in_bytes * (all - mine) +
-                        back_bytes * (ring_ ? all - block_before(rank) : mine * (members - 1))};
+    return {
+        .sent_bytes = ring_ ? in_bytes * (all - next) + back_bytes * (all - mine)
+                            : in_bytes * mine * (members - 1) + back_bytes * (all - mine),
+        .received_bytes = in_bytes * (all - mine) +
+                          back_bytes * (ring_ ? all - block_before(rank) : mine * (members - 1))};
   }
 
   std::int64_t block_before(Rank rank) const {
     return block((rank - u_ + problem_.world) % problem_.world);
   }
-  static Volume add(Volume a, Volume b) { return {a.sent + b.sent, a.received + b.received}; }
+  static Volume add(Volume a, Volume b) {
+    return {a.sent_bytes + b.sent_bytes, a.received_bytes + b.received_bytes};
+  }
   /// Tokens of a rank, and those of its super-block.
   std::int64_t tokens_of(Rank rank) const { return tokens(owned_.kv[rank]); }
   std::int64_t block(Rank rank) const {

@@ -106,7 +106,7 @@ class ViewCells::Iterator {
   void enter_run() {
     if (tile_run_->last < run_->last) {
       tile_run_ = std::lower_bound(tile_run_, cells_.tile_runs_.end(), run_->last,
-                                   [](const IdRun& held, int last) { return held.last < last; });
+                                   [](const IdRun& run, int last) { return run.last < last; });
     }
     const ClassRange blocks = cells_.blocks_->within(*run_);
     const int before = blocks.begin - cells_.blocks_->within(*tile_run_).begin;

@@ -22,10 +22,10 @@
 namespace armillary::plan::verifier {
 namespace {
 
-class ProgramRun {
+class SymbolRun {
  public:
-  ProgramRun(const Plan& plan, const std::vector<MatchedMessage>& messages,
-             std::span<const RankOps> threads)
+  SymbolRun(const Plan& plan, const std::vector<MatchedMessage>& messages,
+            std::span<const RankOps> threads)
       : plan_(plan),
         threads_(threads),
         message_of_(plan.ranks.size()),
@@ -33,9 +33,9 @@ class ProgramRun {
         next_(plan.ranks.size()) {
     number(messages);
   }
-  ProgramRun(const ProgramRun&) = delete;
-  ProgramRun& operator=(const ProgramRun&) = delete;
-  ~ProgramRun() {
+  SymbolRun(const SymbolRun&) = delete;
+  SymbolRun& operator=(const SymbolRun&) = delete;
+  ~SymbolRun() {
     for (std::atomic<Parcel*>& parcel : parcels_) {
       if (parcel != &final_) delete parcel;
     }
@@ -144,11 +144,11 @@ class ProgramRun {
       if (come != &final_) delete come;
       return true;
     }
-    Parcel sent;
-    const bool obeys = kind == OpKind::Send ? ops.send(rank, op, sent) : ops.compute(rank, op);
+    Parcel outgoing;
+    const bool obeys = kind == OpKind::Send ? ops.send(rank, op, outgoing) : ops.compute(rank, op);
     if (!obeys) broken_ = true;
     if (!obeys || kind != OpKind::Send) return obeys;
-    Parcel* const goes = sent.empty() ? &final_ : new Parcel(std::move(sent));
+    Parcel* const goes = outgoing.empty() ? &final_ : new Parcel(std::move(outgoing));
     parcels_[message_of_[rank][op]].store(goes, std::memory_order_release);
     return true;
   }
@@ -171,7 +171,7 @@ class ProgramRun {
 
 bool run_programs(const Plan& plan, const std::vector<MatchedMessage>& messages,
                   std::span<const RankOps> threads) {
-  return ProgramRun(plan, messages, threads).run();
+  return SymbolRun(plan, messages, threads).run();
 }
 
 }  // namespace armillary::plan::verifier

@@ -210,12 +210,12 @@ class ExternalChecker {
     // No two of them share a slot.
     std::vector<int> in_slot(program_.slots.size(), -1);  // By slot: the caller's tile in it.
     for (const int id : callers) {
-      int& held = in_slot[program_.tiles[id].slot];
-      if (held >= 0) {
+      int& resident = in_slot[program_.tiles[id].slot];
+      if (resident >= 0) {
         diagnostics_.add(program_.rank, -1, "blocks", "tiles {} and {} of the caller share slot {}",
-                         held, id, program_.tiles[id].slot);
+                         resident, id, program_.tiles[id].slot);
       }
-      held = id;
+      resident = id;
     }
     for (std::size_t slot = 0; slot < in_slot.size(); ++slot) {
       if (program_.slots[slot].external == (in_slot[slot] >= 0)) continue;
@@ -227,10 +227,11 @@ class ExternalChecker {
     // All other tiles keep out of these slots, unless they are like the result in it.
     for (int id = 0; id < static_cast<int>(program_.tiles.size()); ++id) {
       const int slot = program_.tiles[id].slot;
-      const int held = in_slot[slot];
-      if (held >= 0 && held != id && (numbers.count(held) > 0 || !alike(held, id))) {
+      const int resident = in_slot[slot];
+      if (resident >= 0 && resident != id &&
+          (numbers.count(resident) > 0 || !alike(resident, id))) {
         diagnostics_.add(program_.rank, -1, "blocks", "tile {} lies in slot {} of the caller's {}",
-                         id, slot, to_string(program_.tiles[held].tensor));
+                         id, slot, to_string(program_.tiles[resident].tensor));
       }
     }
   }

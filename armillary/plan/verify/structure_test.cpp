@@ -170,7 +170,7 @@ TEST(VerifyForm, StepsCountFromZero) {
 Plan narrow_plan(const std::string& strategy, Pass pass) {
   Problem problem = small_problem(2);
   problem.dtype = Dtype::Bf16;
-  problem.wire = Wire::Input;
+  problem.transfer_dtype = TransferDtype::Input;
   return make_plan(problem, parse_strategy(strategy), pass);
 }
 
@@ -341,14 +341,15 @@ TEST(VerifyForm, BothEndsAreNarrowOrNeither) {
     return op.kind == OpKind::Recv && plan.ranks[1].tiles[op.views.front().tile].narrow;
   });
   ASSERT_NE(recv, mine.end());
-  expect_first(plan,
-               [&](Plan& p) {
-                 Tile& received = tile(p, 1, recv->views.front().tile);
-                 received.narrow = false;
-                 p.ranks[1].slots[received.slot].bytes *= 2;
-               },
-               {1, static_cast<int>(recv - mine.begin()), "well_formed",
-                "partial dk{1} heads 0-2 travels in fp32; under wire input it travels in bf16"});
+  expect_first(
+      plan,
+      [&](Plan& p) {
+        Tile& received = tile(p, 1, recv->views.front().tile);
+        received.narrow = false;
+        p.ranks[1].slots[received.slot].bytes *= 2;
+      },
+      {1, static_cast<int>(recv - mine.begin()), "well_formed",
+       "partial dk{1} heads 0-2 travels in fp32; under transfer dtype input it travels in bf16"});
 }
 
 TEST(VerifyMatch, MessagesOfALaneMatchInOrder) {

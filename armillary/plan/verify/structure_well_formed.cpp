@@ -1,4 +1,4 @@
-// Rule `well_formed`, the part of attention: sums travel in the dtype of the problem's wire, keys
+// Rule `well_formed`, the part of attention: sums travel in the problem's transfer dtype, keys
 // have the heads that the queries read, and ops that write results are one kernel call.
 #include <vector>
 
@@ -9,15 +9,16 @@
 namespace armillary::plan::verifier {
 namespace {
 
-/// A partial that travels is narrow exactly if the problem's wire says so.
-void check_wire(const Plan& plan, const RankProgram& program, int i, Diagnostics& diagnostics) {
+/// A partial that travels is narrow exactly if the problem's transfer dtype says so.
+void check_transfer_dtype(const Plan& plan, const RankProgram& program, int i,
+                          Diagnostics& diagnostics) {
   for (const View& view : program.ops[i].views) {
     const Tile& moved = program.tiles[view.tile];
     if (!moved.partial || moved.narrow == travels_narrow(plan.problem, moved.tensor)) continue;
     diagnostics.add(program.rank, i, "well_formed",
-                    "{} travels in {}; under wire {} it travels in {}", describe(program, view),
-                    to_string(dtype_of(plan.problem, moved)), to_string(plan.problem.wire),
-                    to_string(plan.problem.dtype));
+                    "{} travels in {}; under transfer dtype {} it travels in {}",
+                    describe(program, view), to_string(dtype_of(plan.problem, moved)),
+                    to_string(plan.problem.transfer_dtype), to_string(plan.problem.dtype));
   }
 }
 
@@ -46,7 +47,7 @@ void check_well_formed(const Plan& plan, const Measures& measures, Diagnostics& 
                        const Fold* fold) {
   const OpRule rule = [&](const RankProgram& program, int i, Diagnostics& diagnostics) {
     const Op& op = program.ops[i];
-    if (op.is_comm()) return check_wire(plan, program, i, diagnostics);
+    if (op.is_comm()) return check_transfer_dtype(plan, program, i, diagnostics);
     if (attends(op) || attends_grad(op)) check_attend(plan, program, i, diagnostics);
   };
   std::vector<Rank> places;

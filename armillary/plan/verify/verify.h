@@ -7,8 +7,8 @@
 //   blocks       the blocks are the tokens that the layout gives each rank, in its order; inputs,
 //                outputs and saved tiles lie where they should
 //   well_formed  every view lies in its tile, operands of an op agree in shape, tiles fit their
-//                slots; sums over part of the pairs travel in the dtype that the problem's `wire`
-//                says, log-sum-exps in the accumulator
+//                slots; sums over part of the pairs travel in the problem's transfer
+//                dtype, log-sum-exps in the accumulator
 //   zero_copy    nothing is written over the view of a send without a copy; a receive without a
 //                copy writes a whole tile that nothing else writes, and that is not the caller's
 //   match        every send meets one receive of an equal view, in order per lane and pair of

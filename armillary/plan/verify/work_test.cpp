@@ -51,13 +51,13 @@ TEST(VerifyWork, ClassesAreTheRanksAndTheHeadGroupsOfAFullMask) {
 
 /// The work of the run on symbols: the views of all ops, and their cells (a block class with a head
 /// class each).
-struct Work {
+struct SymbolWork {
   std::int64_t views = 0;
   std::int64_t cells = 0;
 };
 
-Work work_of(const Plan& plan, const Sides& sides) {
-  Work work;
+SymbolWork work_of(const Plan& plan, const Sides& sides) {
+  SymbolWork work;
   for (const RankProgram& program : plan.ranks) {
     for (const Op& op : program.ops) {
       for (const View& view : op.views) {
@@ -79,7 +79,7 @@ void expect_little_work(const Plan& plan) {
   const Sides sides = sides_of(plan);
   EXPECT_LE(sides.q.blocks.count(), 2 * plan.problem.world);
   EXPECT_LE(sides.kv.blocks.count(), 2 * plan.problem.world);
-  const Work work = work_of(plan, sides);
+  const SymbolWork work = work_of(plan, sides);
   EXPECT_LE(work.cells, kMostCells * work.views)
       << static_cast<double>(work.cells) / static_cast<double>(work.views) << " cells a view";
 }

@@ -219,9 +219,9 @@ TEST(Table2, PipelinesSendHiddenStates) {
   const StepTime time = step_time(step, {.mesh = {.pp = kDevices}}, cluster, 0.01);
   const double busy = time.total() - time.gradients - time.optimizer - time.pipeline;
   const double idle = busy * (kDevices - 1) / 4;
-  const double sent = (time.pipeline - idle) * group_bytes_per_s(cluster, kDevices, 1);
+  const double sent_bytes = (time.pipeline - idle) * group_bytes_per_s(cluster, kDevices, 1);
   const MethodCost row = row_of(step, kDevices, "PP");
-  EXPECT_NEAR(sent / (2 * row.activation_elements * 40), 1, 1e-6);
+  EXPECT_NEAR(sent_bytes / (2 * row.activation_elements * 40), 1, 1e-6);
   EXPECT_EQ(row.parameter_elements, 0);
 }
 
@@ -247,9 +247,9 @@ TEST(Table2, CommunicationOfSequencesIsThatOfPlans) {
                                 .dtype = plan::Dtype::Bf16,
                                 .mask = plan::full_mask({seq, seq})};
     const plan::Planner planner(problem, plan::parse_strategy(c.strategy));
-    double sent = 0;
+    double sent_bytes = 0;
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
-      sent += static_cast<double>(
+      sent_bytes += static_cast<double>(
           traffic(problem, planner.blocks(), planner.program(pass, 0)).sent_bytes);
     }
     const ModelCost model = cost_of({.layers = 1,
@@ -259,7 +259,7 @@ TEST(Table2, CommunicationOfSequencesIsThatOfPlans) {
                                      .head_dim = 16});
     const SequenceElements counted = sequence_elements({.model = model, .seq = seq}, c.world, c.u);
     const double sums = counted.ring / 3;  // two of six tensors
-    EXPECT_DOUBLE_EQ(sent, 2 * (counted.heads + counted.ring - sums) + 4 * sums);
+    EXPECT_DOUBLE_EQ(sent_bytes, 2 * (counted.heads + counted.ring - sums) + 4 * sums);
   }
 }
 

@@ -59,15 +59,15 @@ const std::vector<std::string>& recompute_names() {
 
 ActivationBytes activation_bytes(const ModelCost& cost, Recompute policy, double tokens) {
   const TokenBytes& bytes = cost.bytes;
-  std::int64_t kept = bytes.layer;
+  std::int64_t persistent = bytes.layer;
   std::int64_t again = 0;  // restored by recomputation, of the one layer that backward is at
   if (policy != Recompute::None) {
-    kept = bytes.input + (policy == Recompute::AttentionOutput ? bytes.output : 0);
-    again = bytes.layer - kept;
+    persistent = bytes.input + (policy == Recompute::AttentionOutput ? bytes.output : 0);
+    again = bytes.layer - persistent;
   }
   // The loss and the backward of a layer do not live at the same time: the larger one counts.
   const double chunk = std::min(tokens, static_cast<double>(cost.loss_chunk_tokens));
-  return {.kept = product(tokens, cost.attention.layers, kept),
+  return {.persistent = product(tokens, cost.attention.layers, persistent),
           .transient = std::max(product(tokens, again + bytes.backward),
                                 product(tokens, bytes.loss) + product(chunk, bytes.chunk))};
 }

@@ -72,9 +72,9 @@ const std::vector<std::string>& recompute_names();
 
 /// Bytes of activations of so many tokens on a rank.
 struct ActivationBytes {
-  double kept = 0;       ///< From forward to backward, of all layers.
+  double persistent = 0;  ///< From forward to backward, of all layers.
   double transient = 0;  ///< The most that the loss or the backward of one layer holds beside them.
-  double total() const { return kept + transient; }
+  double total() const { return persistent + transient; }
 };
 ActivationBytes activation_bytes(const ModelCost& cost, Recompute policy, double tokens);
 

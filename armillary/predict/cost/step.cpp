@@ -174,7 +174,7 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism, double 
   const auto activations = [&](double sequences) {
     return activation_bytes(model, parallelism.recompute, tokens * sequences);
   };
-  memory.activations = activations(share.under_way).kept / mesh.tp;
+  memory.activations = activations(share.under_way).persistent / mesh.tp;
   memory.transient = activations(share.in_pass).transient / mesh.tp;
   return memory;
 }

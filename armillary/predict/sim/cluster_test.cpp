@@ -61,9 +61,9 @@ TEST(ClusterFile, WhatIsWrittenIsReadAgain) {
     const Cluster cluster = load_cluster(name);
     EXPECT_EQ(parse_cluster(to_toml(cluster), "written"), cluster) << to_toml(cluster);
   }
-  Cluster named = load_cluster("c6");
-  named.name = "a \"b\" \\ c\n \u00e9";
-  EXPECT_EQ(parse_cluster(to_toml(named), "written"), named) << to_toml(named);
+  Cluster cluster = load_cluster("c6");
+  cluster.name = "a \"b\" \\ c\n \u00e9";
+  EXPECT_EQ(parse_cluster(to_toml(cluster), "written"), cluster) << to_toml(cluster);
 }
 
 // A second curve of an op would never be read.
@@ -84,13 +84,13 @@ TEST(ClusterFile, AnOpHasOneMemoryCurve) {
 }
 
 TEST(ClusterFile, NamesAreShortAndHaveNoControlCharacters) {
-  Cluster named = load_cluster("c6");
+  Cluster cluster = load_cluster("c6");
   for (const auto& [name, shown] :
        {std::pair<std::string, std::string>{"a\x1b[2J", R"('a\x1b[2J')"},
         {std::string(256, 'k'), "k.. (1 byte left out) ..k"}}) {
-    named.name = name;
+    cluster.name = name;
     try {
-      parse_cluster(to_toml(named), "written");
+      parse_cluster(to_toml(cluster), "written");
       FAIL() << "read";
     } catch (const InvalidArgument& error) {
       const std::string text = error.what();

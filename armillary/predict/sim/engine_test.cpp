@@ -117,18 +117,18 @@ TEST(Engine, BytesAreThoseOfThePlan) {
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {
       const plan::Plan plan = lowered(problem, to_string(strategy), pass);
       const Timeline timeline = simulate(plan, testing::flat(4));
-      double sent = 0;
+      double sent_bytes = 0;
       for (int r = 0; r < 4; ++r) {
         const plan::Traffic traffic = plan::traffic(problem, plan.blocks, plan.ranks[r]);
         EXPECT_EQ(timeline.ranks[r].sent_bytes, traffic.sent_bytes) << to_string(strategy);
         EXPECT_EQ(timeline.ranks[r].received_bytes, traffic.received_bytes);
         EXPECT_EQ(timeline.ranks[r].slot_bytes, traffic.peak_slot_bytes);
-        sent += static_cast<double>(traffic.sent_bytes);
+        sent_bytes += static_cast<double>(traffic.sent_bytes);
       }
       // Every byte crosses one channel to the switch and one from it.
       double moved = 0;
       for (const ChannelUse& channel : timeline.channels) moved += channel.bytes;
-      EXPECT_NEAR(moved, 2 * sent, 1) << to_string(strategy);
+      EXPECT_NEAR(moved, 2 * sent_bytes, 1) << to_string(strategy);
     }
   }
 }

@@ -30,26 +30,26 @@ TEST(Trace, NamesTheLanesOfAllPassesAndHasTheBytesOfMessages) {
     plans.push_back(plan::lower(std::move(plan)));
     timelines.push_back(simulate(plans.back(), testing::flat(kRanks), {.record = {.ops = true}}));
   }
-  std::set<std::pair<int, int>> named;
+  std::set<std::pair<int, int>> lanes;
   std::set<std::pair<int, int>> used;
-  std::map<int, std::int64_t> sent;
+  std::map<int, std::int64_t> sent_bytes;
   const auto trace =
       nlohmann::json::parse(to_trace({{plans[0], timelines[0]}, {plans[1], timelines[1]}}));
   for (const auto& event : trace["traceEvents"]) {
     if (event["ph"] == "C") continue;
     const std::pair<int, int> lane(event["pid"], event["tid"]);
     if (event["name"] == "thread_name") {
-      EXPECT_TRUE(named.insert(lane).second) << "lane " << lane.second << " has two names";
+      EXPECT_TRUE(lanes.insert(lane).second) << "lane " << lane.second << " has two names";
     }
     if (event["ph"] != "X") continue;
     used.insert(lane);
     const std::int64_t bytes = event["args"]["bytes"];
     EXPECT_EQ(bytes > 0, event["cat"] == "message") << event.dump();
-    if (event["name"].get<std::string>().starts_with("send")) sent[lane.first] += bytes;
+    if (event["name"].get<std::string>().starts_with("send")) sent_bytes[lane.first] += bytes;
   }
-  EXPECT_EQ(named, used);
+  EXPECT_EQ(lanes, used);
   for (int rank = 0; rank < kRanks; ++rank) {
-    EXPECT_EQ(sent[rank],
+    EXPECT_EQ(sent_bytes[rank],
               timelines[0].ranks[rank].sent_bytes + timelines[1].ranks[rank].sent_bytes);
   }
 }

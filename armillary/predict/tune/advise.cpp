@@ -43,13 +43,13 @@ const std::string& name_of(cost::Recompute policy) {
 }
 
 /// Attention of one layer on cp ranks, each with a share of the heads.
-struct Attention {
+struct LayerAttention {
   Candidate candidate;
   double seconds = 0;
   double bytes = 0;  ///< Slots.
 };
 /// One for each policy of recomputation, in their order; nothing if no strategy solves the problem.
-using Attentions = std::vector<Attention>;
+using Attentions = std::vector<LayerAttention>;
 
 /// Slots of the rank that needs most; of more than kLargeWorld ranks the first, the middle one and
 /// the last are asked.
@@ -163,7 +163,8 @@ class Adviser {
   std::optional<Advised> cost(const cost::Parallelism& parallelism) {
     const Attentions& attentions = attentions_of(parallelism.mesh.cp, parallelism.mesh.tp);
     if (attentions.empty()) return std::nullopt;
-    const Attention& attention = attentions.at(static_cast<std::size_t>(parallelism.recompute));
+    const LayerAttention& attention =
+        attentions.at(static_cast<std::size_t>(parallelism.recompute));
     Advised advised{.parallelism = parallelism, .attention = attention.candidate};
     advised.time = step_time(question_.step, parallelism, question_.cluster, attention.seconds);
     advised.memory = step_memory(question_.step, parallelism, attention.bytes);
@@ -215,7 +216,8 @@ class Adviser {
       for (std::size_t c = 1; c < candidates.size(); ++c) {
         if (seconds(c) < seconds(best)) best = c;
       }
-      const auto known = std::ranges::find(at->second, candidates[best], &Attention::candidate);
+      const auto known =
+          std::ranges::find(at->second, candidates[best], &LayerAttention::candidate);
       const double bytes =
           known != at->second.end() ? known->bytes : slots_of(question, candidates[best]);
       at->second.push_back(

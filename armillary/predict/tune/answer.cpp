@@ -20,11 +20,13 @@ constexpr std::array<std::string_view, 6> kOutcomes{"chosen",    "slower",    "b
 
 Json json_of(const Evaluation& evaluation) {
   const Candidate& candidate = evaluation.candidate;
-  Json json{
-      {"strategy", to_string(candidate.strategy)}, {"layout", to_string(candidate.layout)},
-      {"wire", to_string(candidate.wire)},         {"placement_stride", candidate.placement.stride},
-      {"outcome", to_string(evaluation.outcome)},  {"bound_s", evaluation.bound_s},
-      {"estimate_s", evaluation.estimate_s}};
+  Json json{{"strategy", to_string(candidate.strategy)},
+            {"layout", to_string(candidate.layout)},
+            {"wire", to_string(candidate.transfer_dtype)},
+            {"placement_stride", candidate.placement.stride},
+            {"outcome", to_string(evaluation.outcome)},
+            {"bound_s", evaluation.bound_s},
+            {"estimate_s", evaluation.estimate_s}};
   // Evaluations that were not simulated have no times: zeros would read as the fastest.
   if (evaluation.simulated()) {
     json["time_s"] = evaluation.times.total_s;
@@ -42,7 +44,8 @@ Evaluation evaluation_of(const Json& json) {
   Evaluation evaluation;
   evaluation.candidate.strategy = plan::parse_strategy(json.at("strategy").get<std::string>());
   evaluation.candidate.layout = plan::parse_layout(json.at("layout").get<std::string>());
-  evaluation.candidate.wire = plan::parse_wire(json.at("wire").get<std::string>());
+  evaluation.candidate.transfer_dtype =
+      plan::parse_transfer_dtype(json.at("wire").get<std::string>());
   evaluation.candidate.placement.stride = json.at("placement_stride").get<int>();
   evaluation.outcome = static_cast<Outcome>(
       parse_choice("answer: outcome", json.at("outcome").get<std::string>(), kOutcomes));
@@ -84,7 +87,7 @@ Answer parse_answer(std::string_view text) {
     Answer answer{.evaluations = {}, .floor_s = json.at("floor_s").get<double>()};
     for (const Json& evaluation : json.at("evaluations"))
       answer.evaluations.push_back(evaluation_of(evaluation));
-    if (answer.evaluations.empty() || answer.chosen().outcome != Outcome::Chosen) {
+    if (answer.evaluations.empty() || answer.choice().outcome != Outcome::Chosen) {
       fail<InvalidArgument>("answer: no chosen candidate given; one is required");
     }
     return answer;

@@ -58,7 +58,7 @@ struct Answer {
   double floor_s = 0;
   bool operator==(const Answer&) const = default;
 
-  const Evaluation& chosen() const { return evaluations.front(); }
+  const Evaluation& choice() const { return evaluations.front(); }
 };
 
 /// The answer as one JSON object; docs/tuning.md lists the keys. parse_answer(to_json(a)) == a.

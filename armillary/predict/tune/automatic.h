@@ -26,11 +26,11 @@ struct AutomaticChoice {
   bool is_new = false;
 };
 
-/// Layout, wire and placement are those of the problem. Processes whose caches differ may get
-/// different answers: ranks choose together (attention/shared_choice.h). Answers are kept in this
-/// process and in the user's cache, and one that `armillary tune --measure` left there goes first.
-/// Threads may ask at once: one searches, the others wait for it. Cost: a search for each new
-/// problem, some milliseconds to some seconds.
+/// Layout, transfer dtype and placement are those of the problem. Processes whose caches differ may
+/// get different answers: ranks choose together (attention/shared_choice.h). Answers are kept in
+/// this process and in the user's cache, and one that `armillary tune --measure` left there goes
+/// first. Threads may ask at once: one searches, the others wait for it. Cost: a search for each
+/// new problem, some milliseconds to some seconds.
 /// @throws InvalidArgument for `auto` without a cluster, a cluster that does not exist or has fewer
 /// devices than the world, or a problem that does not fit it; IoError for a file that cannot be
 /// read.

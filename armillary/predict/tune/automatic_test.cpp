@@ -24,12 +24,12 @@ TEST(Automatic, IsToldFromOtherStrategies) {
 TEST(Automatic, ChoosesForTheClusterThatIsNamed) {
   setenv("ARMILLARY_CACHE", "/dev/null/no", 1);
   const plan::Problem problem = testing::question("c8", 4, "causal", 4096).problem;
-  const AutomaticChoice named = choose("auto:cluster=c8", problem);
-  EXPECT_NO_THROW(check_legal(problem, named.strategy));
-  EXPECT_THAT(named.line, StartsWith("strategy auto:cluster=c8 on c8: "));
-  EXPECT_THAT(named.line, HasSubstr(" ms a layer (simulated)"));
+  const AutomaticChoice choice = choose("auto:cluster=c8", problem);
+  EXPECT_NO_THROW(check_legal(problem, choice.strategy));
+  EXPECT_THAT(choice.line, StartsWith("strategy auto:cluster=c8 on c8: "));
+  EXPECT_THAT(choice.line, HasSubstr(" ms a layer (simulated)"));
   setenv("ARMILLARY_CLUSTER", "c8", 1);
-  EXPECT_EQ(choose("auto", problem).strategy, named.strategy);
+  EXPECT_EQ(choose("auto", problem).strategy, choice.strategy);
   unsetenv("ARMILLARY_CLUSTER");
   try {
     choose("auto", problem);

@@ -29,11 +29,12 @@ std::string file_of(const std::string& folder, const std::string& key) {
 std::string text_of(const Question& question) {
   const plan::Problem& p = question.problem;
   const std::string layout = question.free.layout ? "any" : to_string(p.layout);
-  const std::string wire = question.free.wire ? "any" : std::string(to_string(p.wire));
+  const std::string transfer_dtype =
+      question.free.transfer_dtype ? "any" : std::string(to_string(p.transfer_dtype));
   std::string text =
       fmt::format("armillary {} tune {}\n{} {} {} {} {} {} {} {} {} {}\n{} {}\n", ARMILLARY_VERSION,
                   kTuneVersion, p.world, p.batch, p.heads, p.kv_heads, p.head_dim, p.value_dim,
-                  to_string(p.dtype), layout, p.return_lse, wire, question.free.placement,
+                  to_string(p.dtype), layout, p.return_lse, transfer_dtype, question.free.placement,
                   question.reserved_bytes);
   for (const plan::Pass pass : question.passes) text += fmt::format("{} ", to_string(pass));
   for (const std::string& name : question.names) text += fmt::format("{} ", name);

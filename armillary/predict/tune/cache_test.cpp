@@ -72,7 +72,7 @@ TEST(Cache, KeepsMeasuredAnswersApartAndGivesThemFirst) {
   EXPECT_TRUE(store(tuned_folder, small(), measured, Evidence::Measured));
   EXPECT_EQ(cached(tuned_folder, small()), simulated.answer);
   EXPECT_EQ(tune(small()).answer, measured);
-  EXPECT_EQ(tune(small()).answer.chosen().seconds(), 0.125);
+  EXPECT_EQ(tune(small()).answer.choice().seconds(), 0.125);
   unsetenv("ARMILLARY_CACHE");
 }
 
@@ -81,7 +81,7 @@ TEST(Cache, AMeasuredAnswerWithAFreeLayoutCountsForEachLayoutThatWasMeasured) {
   const CacheFolder folder;
   setenv("ARMILLARY_CACHE", folder.path().c_str(), 1);
   Question free = small();
-  free.free = {.layout = true, .wire = false, .placement = false};
+  free.free = {.layout = true, .transfer_dtype = false, .placement = false};
   Answer measured = search(free);
   // The fastest is contiguous, then two in zigzag of which the slower was the simulated choice.
   std::stable_partition(measured.evaluations.begin(), measured.evaluations.end(),
@@ -101,22 +101,22 @@ TEST(Cache, AMeasuredAnswerWithAFreeLayoutCountsForEachLayoutThatWasMeasured) {
   ASSERT_EQ(second.candidate.layout.kind, plan::LayoutKind::Zigzag);
   EXPECT_TRUE(store(folder.path() + "/tuned", free, measured, Evidence::Measured));
 
-  const auto asked = [&](const std::string& layout) {
+  const auto answer_for = [&](const std::string& layout) {
     Question question = free;
     question.free.layout = false;
     question.problem.layout = plan::parse_layout(layout);
     return tune(question);
   };
-  const Tuned zigzag = asked("zigzag");
-  EXPECT_EQ(zigzag.answer.chosen().candidate, second.candidate);
-  EXPECT_EQ(zigzag.answer.chosen().outcome, Outcome::Chosen);
-  EXPECT_EQ(zigzag.answer.chosen().seconds(), 0.25);
+  const Tuned zigzag = answer_for("zigzag");
+  EXPECT_EQ(zigzag.answer.choice().candidate, second.candidate);
+  EXPECT_EQ(zigzag.answer.choice().outcome, Outcome::Chosen);
+  EXPECT_EQ(zigzag.answer.choice().seconds(), 0.25);
   EXPECT_EQ(zigzag.file, folder.file_of(key_of(free, Evidence::Measured)));
   for (const Evaluation& evaluation : zigzag.answer.evaluations) {
     EXPECT_EQ(to_string(evaluation.candidate.layout), "zigzag");
   }
-  EXPECT_EQ(asked("contiguous").answer.chosen().seconds(), 0.125);
-  EXPECT_EQ(asked("striped:4").answer.chosen().measured_s, 0) << "none was measured";
+  EXPECT_EQ(answer_for("contiguous").answer.choice().seconds(), 0.125);
+  EXPECT_EQ(answer_for("striped:4").answer.choice().measured_s, 0) << "none was measured";
   unsetenv("ARMILLARY_CACHE");
 }
 
@@ -143,7 +143,7 @@ TEST(Cache, EveryPartOfAQuestionIsInItsKey) {
   expect_new(in_zigzag);
   expect_new([](Question& q) { q.cluster.links[0].bytes_per_s *= 1.001; });
   expect_new([](Question& q) { q.passes = {plan::Pass::Forward}; });
-  expect_new([](Question& q) { q.free.wire = true; });
+  expect_new([](Question& q) { q.free.transfer_dtype = true; });
   expect_new([](Question& q) { q.reserved_bytes = 1; });
   expect_new([](Question& q) { q.names = {"ring"}; });
   expect_new([](Question& q) { q.against = {plan::parse_strategy("ring")}; });

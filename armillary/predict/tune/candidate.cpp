@@ -24,7 +24,8 @@ std::vector<int> devices(const Placement& placement, int world) {
 std::string to_string(const Candidate& candidate) {
   std::string text =
       fmt::format("{}, {}", to_string(candidate.strategy), to_string(candidate.layout));
-  if (candidate.wire != plan::Wire::Accumulator) text += ", wire " + to_string(candidate.wire);
+  if (candidate.transfer_dtype != plan::TransferDtype::Accumulator)
+    text += ", transfer dtype " + to_string(candidate.transfer_dtype);
   if (candidate.placement.stride != 1) text += ", placement " + to_string(candidate.placement);
   return text;
 }
@@ -32,7 +33,7 @@ std::string to_string(const Candidate& candidate) {
 plan::Problem problem_of(const Question& question, const Candidate& candidate) {
   plan::Problem problem = question.problem;
   problem.layout = candidate.layout;
-  problem.wire = candidate.wire;
+  problem.transfer_dtype = candidate.transfer_dtype;
   return problem;
 }
 

@@ -1,7 +1,7 @@
 // candidate.h: what the tuner may choose, and the problem that it chooses for.
 //
 //   Question = problem + cluster + what is free    --space.h-->   Candidates
-//   Candidate = strategy + layout + wire + placement
+//   Candidate = strategy + layout + transfer dtype + placement
 #pragma once
 
 #include <cstdint>
@@ -34,18 +34,18 @@ std::vector<int> devices(const Placement& placement, int world);
 struct Candidate {
   plan::Strategy strategy;
   plan::Layout layout;
-  plan::Wire wire = plan::Wire::Accumulator;
+  plan::TransferDtype transfer_dtype = plan::TransferDtype::Accumulator;
   Placement placement;
   bool operator==(const Candidate&) const = default;
 };
-/// `usp:u=8, zigzag`; the wire and the placement are added if they are not the usual ones.
+/// `usp:u=8, zigzag`; transfer dtype and placement are added if they are not the usual ones.
 std::string to_string(const Candidate& candidate);
 
 /// The parts of a candidate that the tuner may choose besides the strategy. A part that is not free
 /// is that of the problem, or `by_node`.
 struct Freedom {
   bool layout = true;
-  bool wire = false;  ///< Narrow sums are rounded: a choice of the user.
+  bool transfer_dtype = false;  ///< Narrow sums are rounded: a choice of the user.
   bool placement = true;
   bool operator==(const Freedom&) const = default;
 };
@@ -67,7 +67,7 @@ struct Question {
   std::function<std::optional<plan::Problem>(std::int64_t seq)> with_length = {};
 };
 
-/// The problem of a candidate: that of the question with the candidate's layout and wire.
+/// The problem of a candidate: that of the question with the candidate's layout and transfer dtype.
 plan::Problem problem_of(const Question& question, const Candidate& candidate);
 
 }  // namespace armillary::tune

@@ -107,7 +107,7 @@ Evaluator::Estimated Evaluator::Estimator::estimate(const Candidate& candidate) 
   Evaluation& evaluation = result.evaluation;
   evaluation.candidate = candidate;
   // Each pass ends with its slowest rank; bytes are those of both passes of one rank.
-  std::vector<std::int64_t> sent(ranks.size());
+  std::vector<std::int64_t> sent_bytes(ranks.size());
   for (const plan::Pass pass : question_.passes) {
     double bound = 0;
     double estimate = 0;
@@ -117,14 +117,14 @@ Evaluator::Estimated Evaluator::Estimator::estimate(const Candidate& candidate) 
       bound = std::max(bound, of_ranks[r].bound_s);
       estimate = std::max(estimate, of_ranks[r].estimate_s);
       messages += of_ranks[r].messages;
-      sent[r] += of_ranks[r].sent_bytes;
+      sent_bytes[r] += of_ranks[r].sent_bytes;
       evaluation.memory_bytes = std::max(evaluation.memory_bytes, of_ranks[r].memory_bytes);
     }
     evaluation.bound_s += bound;
     evaluation.estimate_s += estimate;
     result.messages += messages * world / static_cast<std::int64_t>(ranks.size());
   }
-  evaluation.sent_bytes = *std::max_element(sent.begin(), sent.end());
+  evaluation.sent_bytes = *std::max_element(sent_bytes.begin(), sent_bytes.end());
   return result;
 }
 

@@ -62,8 +62,8 @@ class Alteration {
       return kNever;
     }
   }
-  double seconds_of_chosen(const Candidate& chosen) {
-    if (chosen_s_ < 0) chosen_s_ = seconds(chosen);
+  double seconds_of_chosen(const Candidate& best) {
+    if (chosen_s_ < 0) chosen_s_ = seconds(best);
     return chosen_s_;
   }
 
@@ -180,36 +180,36 @@ void add_problems(const Question& question, std::vector<Alteration>& all) {
 
 /// The difference to a simulated evaluation: where its time goes. The ratio is that of measured
 /// times if both have one. Requires that both are simulated.
-std::string lost(const Evaluation& chosen, const Evaluation& evaluation) {
+std::string lost(const Evaluation& best, const Evaluation& evaluation) {
   const auto more = [](double seconds, const char* what) {
     return fmt::format("{:.3f} ms {} {}", std::abs(seconds) * 1e3, seconds < 0 ? "less" : "more",
                        what);
   };
-  const bool measured = evaluation.measured_s > 0 && chosen.measured_s > 0;
-  const double simulated = evaluation.times.total_s / chosen.times.total_s;
+  const bool measured = evaluation.measured_s > 0 && best.measured_s > 0;
+  const double simulated = evaluation.times.total_s / best.times.total_s;
   const std::string ratio =
       measured ? fmt::format("{:.3f} times as long, measured; simulated {:.3f} times as long",
-                             evaluation.measured_s / chosen.measured_s, simulated)
+                             evaluation.measured_s / best.measured_s, simulated)
                : fmt::format("{:.3f} times as long", simulated);
   return fmt::format("{}: {}, {}; sends {:.2f} MiB where the chosen one sends {:.2f}", ratio,
-                     more(evaluation.times.compute_s - chosen.times.compute_s, "compute"),
-                     more(evaluation.times.exposed_s - chosen.times.exposed_s, "exposed messages"),
+                     more(evaluation.times.compute_s - best.times.compute_s, "compute"),
+                     more(evaluation.times.exposed_s - best.times.exposed_s, "exposed messages"),
                      static_cast<double>(evaluation.sent_bytes) / (1 << 20),
-                     static_cast<double>(chosen.sent_bytes) / (1 << 20));
+                     static_cast<double>(best.sent_bytes) / (1 << 20));
 }
 
 /// The smallest alteration of each kind with which the evaluation is not slower than the chosen
 /// one; or all that were tested. Those that make an illegal problem, or one that neither of both
 /// fits, were not.
-std::string change(const Question& question, const Evaluation& chosen, const Evaluation& evaluation,
+std::string change(const Question& question, const Evaluation& best, const Evaluation& evaluation,
                    std::vector<Alteration>& alterations) {
-  if (evaluation.times.total_s <= chosen.times.total_s) {
-    if (chosen.measured_s > 0) return "as fast as the chosen one in simulation";
-    if (evaluation.times.total_s == chosen.times.total_s) return "as fast as the chosen one";
+  if (evaluation.times.total_s <= best.times.total_s) {
+    if (best.measured_s > 0) return "as fast as the chosen one in simulation";
+    if (evaluation.times.total_s == best.times.total_s) return "as fast as the chosen one";
     return "faster by less than another layout must gain, or than the search looks for";
   }
   const bool estimated = question.problem.world > kMostSimulated;
-  if (estimated && evaluation.estimate_s <= chosen.estimate_s) {
+  if (estimated && evaluation.estimate_s <= best.estimate_s) {
     return "no change is named: estimates, by which so many ranks are compared, put it first as it "
            "is";
   }
@@ -219,7 +219,7 @@ std::string change(const Question& question, const Evaluation& chosen, const Eva
   for (Alteration& alteration : alterations) {
     if (kinds.contains(alteration.kind())) continue;
     const double seconds = alteration.seconds(evaluation.candidate);
-    const double of_chosen = alteration.seconds_of_chosen(chosen.candidate);
+    const double of_chosen = alteration.seconds_of_chosen(best.candidate);
     if (seconds == kNever && of_chosen == kNever) continue;
     tested.push_back(alteration.words());
     if (seconds > of_chosen) continue;
@@ -241,12 +241,12 @@ std::string change(const Question& question, const Evaluation& chosen, const Eva
 std::vector<Evaluation> shown(const Answer& answer) {
   std::vector<Evaluation> evaluations;
   std::set<std::string> known;
-  const Evaluation& chosen = answer.chosen();
+  const Evaluation& best = answer.choice();
   for (const Evaluation& evaluation : answer.evaluations) {
     const std::string& name = evaluation.candidate.strategy.name;
-    const bool own = name == chosen.candidate.strategy.name;
+    const bool own = name == best.candidate.strategy.name;
     const std::string kind = own ? name + to_string(evaluation.candidate.layout) : name;
-    if (known.insert(kind).second && !(evaluation == chosen)) evaluations.push_back(evaluation);
+    if (known.insert(kind).second && !(evaluation == best)) evaluations.push_back(evaluation);
   }
   return evaluations;
 }
@@ -258,7 +258,7 @@ std::vector<Evaluation> shown(const Answer& answer) {
 Evaluation best_of_kind(const Question& question, const Answer& answer, const Evaluation& known) {
   if (known.measured_s > 0) return known;
   const std::string& name = known.candidate.strategy.name;
-  const bool own = name == answer.chosen().candidate.strategy.name;
+  const bool own = name == answer.choice().candidate.strategy.name;
   Question alone = question;
   alone.names = {name};
   alone.against = {};
@@ -274,7 +274,7 @@ Evaluation best_of_kind(const Question& question, const Answer& answer, const Ev
   };
   if (known.simulated() && std::ranges::none_of(answer.evaluations, may_win)) return known;
   try {
-    Evaluation evaluation = search(alone).chosen();
+    Evaluation evaluation = search(alone).choice();
     // A search prefers layouts that are not faster by much; the table that is explained does not.
     const bool is_best = known.simulated() && known.times.total_s <= evaluation.times.total_s;
     return is_best ? known : evaluation;
@@ -318,10 +318,10 @@ void add_others(const Question& question, const Answer& answer, std::vector<Expl
   for (const Evaluation& evaluation : answer.evaluations)
     known.insert(evaluation.candidate.strategy.name);
   for (const plan::StrategyInfo& info : plan::strategies()) {
-    const bool wanted =
+    const bool is_relevant =
         question.names.empty() ||
         std::find(question.names.begin(), question.names.end(), info.name) != question.names.end();
-    if (!wanted || known.contains(info.name)) continue;
+    if (!is_relevant || known.contains(info.name)) continue;
     if (const auto border = border_case(question.problem, info)) {
       all.push_back(
           {.candidate = usage(info),
@@ -352,8 +352,8 @@ std::vector<Explanation> explain(const Question& question, const Answer& answer)
   add_problems(question, alterations);
   std::vector<Explanation> all;
   // A choice by measurement may be one that the search had no need to simulate.
-  Evaluation chosen = answer.chosen();
-  if (!chosen.simulated()) evaluator.simulate(chosen);
+  Evaluation best = answer.choice();
+  if (!best.simulated()) evaluator.simulate(best);
   for (const Evaluation& known : shown(answer)) {
     Evaluation evaluation = best_of_kind(question, answer, known);
     Explanation& one = all.emplace_back();
@@ -374,8 +374,8 @@ std::vector<Explanation> explain(const Question& question, const Answer& answer)
           std::ceil(100 * bytes / evaluator.memory_limit()) / 100);
       continue;
     }
-    one.lost = lost(chosen, evaluation);
-    one.change = change(question, chosen, evaluation, alterations);
+    one.lost = lost(best, evaluation);
+    one.change = change(question, best, evaluation, alterations);
   }
   add_others(question, answer, all);
   return all;

@@ -31,7 +31,7 @@ TEST(Explain, SaysWhyARingLosesAndWhenItWins) {
   question.names = {"ring", "ulysses"};
   const Answer answer = search(question);
   const std::vector<Explanation> all = explain(question, answer);
-  const std::string other = answer.chosen().candidate.strategy.name == "ring" ? "ulysses" : "ring";
+  const std::string other = answer.choice().candidate.strategy.name == "ring" ? "ulysses" : "ring";
   EXPECT_THAT(about(all, other).lost, HasSubstr(" times as long: "));
   EXPECT_THAT(about(all, other).lost, HasSubstr("exposed messages; sends "));
   EXPECT_THAT(about(all, other).change,
@@ -83,7 +83,7 @@ TEST(Explain, TheBestOfAStrategyIsTheOneThatSimulationsFind) {
   question.problem.heads = question.problem.kv_heads = 16;
   question.problem.head_dim = question.problem.value_dim = 256;
   question.problem.layout = plan::parse_layout("zigzag");
-  question.free = {.layout = false, .wire = false, .placement = false};
+  question.free = {.layout = false, .transfer_dtype = false, .placement = false};
   question.with_length = {};
   Answer answer = search(question);
   std::erase_if(answer.evaluations, [&](const Evaluation& evaluation) {
@@ -95,8 +95,8 @@ TEST(Explain, TheBestOfAStrategyIsTheOneThatSimulationsFind) {
   Question alone = question;
   alone.names = {"startrail"};
   const Answer best = search(alone);
-  EXPECT_EQ(best.chosen(), search_exhaustively(alone).chosen());
-  const double ratio = best.chosen().times.total_s / answer.chosen().times.total_s;
+  EXPECT_EQ(best.choice(), search_exhaustively(alone).choice());
+  const double ratio = best.choice().times.total_s / answer.choice().times.total_s;
   EXPECT_THAT(startrail.lost, StartsWith(fmt::format("{:.3f} times as long", ratio)));
 }
 
@@ -107,7 +107,7 @@ TEST(Explain, TheBestOfAStrategyIsTheFirstInTheTable) {
   question.problem.head_dim = question.problem.value_dim = 64;
   question.with_length = {};
   Answer answer = search(question);
-  ASSERT_NE(answer.chosen().candidate.strategy.name, "ulysses");
+  ASSERT_NE(answer.choice().candidate.strategy.name, "ulysses");
   std::erase_if(answer.evaluations, [&](const Evaluation& evaluation) {
     return evaluation.outcome != Outcome::Chosen && evaluation.candidate.strategy.name != "ulysses";
   });
@@ -131,7 +131,7 @@ TEST(Explain, SaysThatLargeWorldsAreEstimated) {
   Question question = testing::question("c1", 64, "full", 1 << 16);
   question.problem.heads = question.problem.kv_heads = 64;
   question.names = {"ring", "ulysses", "allgather"};
-  question.free = {.layout = false, .wire = false, .placement = false};
+  question.free = {.layout = false, .transfer_dtype = false, .placement = false};
   const std::vector<Explanation> all = explain(question, search(question));
   EXPECT_FALSE(all.empty());
   for (const Explanation& one : all) {
@@ -159,7 +159,7 @@ TEST(Explain, NamesMemoryThatIsMissing) {
   question.names = {"ring", "allgather"};
   const Answer roomy = search(question);
   std::int64_t most = 0;
-  std::int64_t least = roomy.chosen().memory_bytes;
+  std::int64_t least = roomy.choice().memory_bytes;
   for (const Evaluation& evaluation : roomy.evaluations) {
     most = std::max(most, evaluation.memory_bytes);
     least = std::min(least, evaluation.memory_bytes);

@@ -208,8 +208,9 @@ class Search {
   void simulate_given() {
     for (const plan::Strategy& strategy : question_.against) {
       for (const plan::Layout& layout : first_layouts_) {
-        const Candidate candidate{
-            .strategy = strategy, .layout = layout, .wire = question_.problem.wire};
+        const Candidate candidate{.strategy = strategy,
+                                  .layout = layout,
+                                  .transfer_dtype = question_.problem.transfer_dtype};
         add({candidate});
         const auto value = std::find_if(
             evaluations_.begin(), evaluations_.end(),
@@ -246,7 +247,7 @@ class Search {
         std::optional<plan::Problem> problem = question_.with_length(seq);
         if (problem) {
           problem->layout = candidate.layout;
-          problem->wire = candidate.wire;
+          problem->transfer_dtype = candidate.transfer_dtype;
         }
         return problem;
       };

@@ -32,18 +32,18 @@ std::string refusal(const Question& question) {
 TEST(Search, ChoosesWhatIsFastestInSimulation) {
   const Question question = testing::question("c7", 4, "causal", 8192);
   const Answer answer = search(question);
-  const Evaluation& chosen = answer.chosen();
-  EXPECT_EQ(chosen.outcome, Outcome::Chosen);
+  const Evaluation& choice = answer.choice();
+  EXPECT_EQ(choice.outcome, Outcome::Chosen);
   for (const Evaluation& evaluation : answer.evaluations) {
     if (evaluation.simulated()) {
       const bool other = evaluation.candidate.layout.kind == plan::LayoutKind::Balanced ||
                          evaluation.candidate.layout.kind == plan::LayoutKind::Striped;
-      EXPECT_GE(evaluation.times.total_s * (other ? 1.02 : 1), chosen.times.total_s);
+      EXPECT_GE(evaluation.times.total_s * (other ? 1.02 : 1), choice.times.total_s);
     }
     EXPECT_LE(evaluation.bound_s,
               evaluation.simulated() ? evaluation.times.total_s * (1 + 1e-9) : 1e9);
   }
-  EXPECT_LE(answer.floor_s, chosen.times.total_s);
+  EXPECT_LE(answer.floor_s, choice.times.total_s);
   EXPECT_EQ(search(question), answer);
 }
 
@@ -51,9 +51,9 @@ TEST(Search, ChoosesWhatIsFastestInSimulation) {
 TEST(Search, IsNoSlowerThanAPlainStrategy) {
   Question question = testing::question("c6", 8, "causal", 131072);
   question.passes = {plan::Pass::Forward};
-  const double chosen_s = search(question).chosen().times.total_s;
+  const double chosen_s = search(question).choice().times.total_s;
   question.against = {plan::parse_strategy("ulysses")};
-  EXPECT_EQ(chosen_s, search(question).chosen().times.total_s);
+  EXPECT_EQ(chosen_s, search(question).choice().times.total_s);
 }
 
 // All 200 problems take minutes, for each is hundreds of simulations: a sample is taken unless
@@ -66,10 +66,10 @@ TEST(Search, IsWithinFivePercentOfAnExhaustiveOne) {
   for (std::size_t q = 0; q < grid.size(); q += step) {
     const Answer answer = search(grid[q]);
     const Answer best = search_exhaustively(grid[q]);
-    const double regret = answer.chosen().times.total_s / best.chosen().times.total_s;
+    const double regret = answer.choice().times.total_s / best.choice().times.total_s;
     worst = std::max(worst, regret);
-    EXPECT_LE(regret, 1.05) << q << ": " << to_string(answer.chosen().candidate) << " instead of "
-                            << to_string(best.chosen().candidate);
+    EXPECT_LE(regret, 1.05) << q << ": " << to_string(answer.choice().candidate) << " instead of "
+                            << to_string(best.choice().candidate);
   }
   RecordProperty("worst_regret", std::to_string(worst));
 }
@@ -81,18 +81,18 @@ TEST(Search, ALayoutThatGainsLittleIsNotChosen) {
   question.free.layout = false;
   const auto fastest_s = [&](const std::string& layout) {
     question.problem.layout = plan::parse_layout(layout);
-    return search(question).chosen().times.total_s;
+    return search(question).choice().times.total_s;
   };
   const double gain = fastest_s("zigzag") / fastest_s("balanced") - 1;
   EXPECT_GT(gain, 0);
   EXPECT_LT(gain, 0.02);
   question.free.layout = true;
-  EXPECT_EQ(to_string(search(question).chosen().candidate.layout), "zigzag");
+  EXPECT_EQ(to_string(search(question).choice().candidate.layout), "zigzag");
 }
 
 TEST(Search, KeepsToThePartsThatAreNotFree) {
   Question question = testing::question("c4:nodes=2", 8, "causal", 8192);
-  question.free = {.layout = false, .wire = true, .placement = false};
+  question.free = {.layout = false, .transfer_dtype = true, .placement = false};
   question.problem.layout = plan::parse_layout("striped:4");
   question.names = {"usp", "ring"};
   for (const Evaluation& evaluation : search(question).evaluations) {
@@ -114,7 +114,7 @@ TEST(Search, RespectsMemory) {
     most = std::max(most, evaluation.memory_bytes);
   question.cluster.device.memory_bytes = static_cast<double>(most) - 1;
   const Answer answer = search(question);
-  EXPECT_LT(answer.chosen().memory_bytes, most);
+  EXPECT_LT(answer.choice().memory_bytes, most);
   EXPECT_EQ(answer.evaluations.back().outcome, Outcome::TooLarge);
   question.cluster.device.memory_bytes = 1e8;
   EXPECT_THAT(refusal(question), HasSubstr("does not fit: needs 0."));
@@ -133,8 +133,8 @@ TEST(Search, RefusesMoreRanksThanItCanSimulate) {
 }
 
 TEST(Search, TakesOneRankAndNoTokens) {
-  EXPECT_EQ(search(testing::question("c8", 1, "causal", 1000)).chosen().sent_bytes, 0);
-  EXPECT_EQ(search(testing::question("c8", 4, "full", 0)).chosen().candidate.placement.stride, 1);
+  EXPECT_EQ(search(testing::question("c8", 1, "causal", 1000)).choice().sent_bytes, 0);
+  EXPECT_EQ(search(testing::question("c8", 4, "full", 0)).choice().candidate.placement.stride, 1);
 }
 
 TEST(Space, NeighboursAreLegalAndDifferent) {
@@ -174,8 +174,8 @@ TEST(Search, FindsALayoutOfEqualWorkThatIsFaster) {
   Question question = testing::question("c7", 7, "causal", 4096);
   question.problem.heads = 9;
   question.problem.kv_heads = 3;
-  const Candidate chosen = search(question).chosen().candidate;
-  EXPECT_EQ(to_string(chosen.layout), "striped:1") << to_string(chosen);
+  const Candidate choice = search(question).choice().candidate;
+  EXPECT_EQ(to_string(choice.layout), "striped:1") << to_string(choice);
 }
 
 TEST(Placement, PutsNeighboursAStrideApart) {
@@ -202,10 +202,10 @@ TEST(SimulateAll, FillsTimesThatTheSearchDidNotNeed) {
   Evaluation& evaluation = answer.evaluations.back();
   evaluation.times = {};
   std::vector<std::size_t> indices{0, answer.evaluations.size() - 1};
-  const Times before = answer.chosen().times;
+  const Times before = answer.choice().times;
   simulate_all(question, answer, indices);
   EXPECT_EQ(indices.size(), 2U);
-  EXPECT_EQ(answer.chosen().times, before);
+  EXPECT_EQ(answer.choice().times, before);
   EXPECT_TRUE(answer.evaluations.back().simulated());
   Question small = question;
   small.cluster.device.memory_bytes = 1;

@@ -40,7 +40,7 @@ TEST(SearchWrong, IsNotChosenAndStopsNoSearch) {
     const Answer answer = exhaustively ? search_exhaustively(question) : search(question);
     EXPECT_EQ(parse_answer(to_json(answer)), answer);
     if (!exhaustively) {
-      EXPECT_EQ(answer.chosen(), whole.chosen());
+      EXPECT_EQ(answer.choice(), whole.choice());
     }
     const auto wrong = std::ranges::find_if(answer.evaluations, [&](const Evaluation& evaluation) {
       return evaluation.candidate.strategy.name == name && !evaluation.error.empty();

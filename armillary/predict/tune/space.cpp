@@ -142,9 +142,9 @@ bool is_legal(const plan::Problem& problem, const plan::Strategy& strategy) {
   }
 }
 
-std::vector<plan::Wire> wires(const Question& question) {
-  if (!question.free.wire) return {question.problem.wire};
-  return {plan::Wire::Accumulator, plan::Wire::Input};
+std::vector<plan::TransferDtype> transfer_dtypes(const Question& question) {
+  if (!question.free.transfer_dtype) return {question.problem.transfer_dtype};
+  return {plan::TransferDtype::Accumulator, plan::TransferDtype::Input};
 }
 
 /// Strides that put neighbouring ranks on different nodes, or on different halves of one node.
@@ -159,13 +159,13 @@ std::vector<Placement> placements(const Question& question) {
   return placements;
 }
 
-/// Candidates of one layout in every wire and placement that is free.
+/// Candidates of one layout in every transfer dtype and placement that is free.
 void add_variants(const Question& question, const Candidate& candidate,
                   std::vector<Candidate>& all) {
-  for (const plan::Wire wire : wires(question)) {
+  for (const plan::TransferDtype transfer_dtype : transfer_dtypes(question)) {
     for (const Placement& placement : placements(question)) {
       all.push_back(candidate);
-      all.back().wire = wire;
+      all.back().transfer_dtype = transfer_dtype;
       all.back().placement = placement;
     }
   }
@@ -230,12 +230,13 @@ std::vector<Candidate> candidates_in(const Question& question, LayoutChoice choi
     plan::Problem problem = question.problem;
     problem.layout = layout;
     for (plan::Strategy& strategy : plan::legal_strategies(problem)) {
-      const bool wanted = question.names.empty() ||
-                          std::find(question.names.begin(), question.names.end(), strategy.name) !=
-                              question.names.end();
-      if (!wanted || strategy.name == "auto") continue;
-      candidates.push_back(
-          {.strategy = std::move(strategy), .layout = layout, .wire = question.problem.wire});
+      const bool is_candidate =
+          question.names.empty() || std::find(question.names.begin(), question.names.end(),
+                                              strategy.name) != question.names.end();
+      if (!is_candidate || strategy.name == "auto") continue;
+      candidates.push_back({.strategy = std::move(strategy),
+                            .layout = layout,
+                            .transfer_dtype = question.problem.transfer_dtype});
     }
   }
   return candidates;
@@ -274,11 +275,12 @@ std::vector<Candidate> neighbours(const Question& question, const Candidate& can
       }
     }
   }
-  // Wire and placement change one at a time, like all else.
+  // Transfer dtype and placement change one at a time, like all else.
   std::vector<Candidate> variants;
   add_variants(question, candidate, variants);
   for (const Candidate& variant : variants) {
-    if (variant.wire == candidate.wire || variant.placement == candidate.placement) {
+    if (variant.transfer_dtype == candidate.transfer_dtype ||
+        variant.placement == candidate.placement) {
       candidates.push_back(variant);
     }
   }

@@ -3,8 +3,8 @@
 //   first_candidates()   every cut u x Rq x Rk and every named strategy, with usual movements
 //   neighbours()         candidates that differ from one in a single choice: the movement of an
 //                        axis, the nesting of the axes, the side that walks in backward, slices,
-//                        C and placement of StarTrail, nodes and tiles of TokenRing, packing, wire,
-//                        layout, placement of ranks
+//                        C and placement of StarTrail, nodes and tiles of TokenRing, packing,
+//                        transfer dtype, layout, placement of ranks
 //   whole_space()        every combination of these choices, for exhaustive searches
 //
 // All candidates are legal for the problem. The search walks from the first candidates along

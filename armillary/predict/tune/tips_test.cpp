@@ -26,7 +26,7 @@ using testing::advice_question;
 using testing::question;
 
 /// Attention of one layer on ranks of a cluster, 32 query heads, causal, layout zigzag.
-struct Layer {
+struct RankedLayer {
   std::string cluster;
   int world = 8;
   int kv_heads = 8;
@@ -34,11 +34,11 @@ struct Layer {
   bool forward_only = false;
 
   double seconds(const std::string& strategy) const {
-    Question asked = question(cluster, world, "causal", seq);
-    asked.problem.heads = 32;
-    asked.problem.kv_heads = kv_heads;
-    if (forward_only) asked.passes = {plan::Pass::Forward};
-    Evaluator evaluator(asked);
+    Question query = question(cluster, world, "causal", seq);
+    query.problem.heads = 32;
+    query.problem.kv_heads = kv_heads;
+    if (forward_only) query.passes = {plan::Pass::Forward};
+    Evaluator evaluator(query);
     Evaluation evaluation = evaluator
                                 .estimate({{.strategy = plan::parse_strategy(strategy),
                                             .layout = plan::parse_layout("zigzag")}})
@@ -72,8 +72,8 @@ cost::MethodCost cost_of(const cost::Step& step, int devices, const std::string&
 // Tip 1: unified SP in place of SP-Ring and SP-Ulysses.
 
 TEST(Tip1, UnifiedIsRingAndUlyssesAtItsEnds) {
-  for (const Layer& layer :
-       {Layer{.cluster = "c6", .seq = 32768}, {.cluster = "c7", .seq = 8192}}) {
+  for (const RankedLayer& layer :
+       {RankedLayer{.cluster = "c6", .seq = 32768}, {.cluster = "c7", .seq = 8192}}) {
     EXPECT_DOUBLE_EQ(layer.seconds("usp:u=1"), layer.seconds("ring"));
     EXPECT_DOUBLE_EQ(layer.seconds("usp:u=8"), layer.seconds("ulysses"));
   }
@@ -81,10 +81,10 @@ TEST(Tip1, UnifiedIsRingAndUlyssesAtItsEnds) {
 
 // Links that differ: PCIe within and between sockets, or nodes on a network, with grouped heads.
 TEST(Tip1, UnifiedIsFasterThanBothWhereLinksDiffer) {
-  for (const Layer& layer : {Layer{.cluster = "c7", .seq = 8192, .forward_only = true},
-                             {.cluster = "c5", .world = 16, .seq = 16384},
-                             {.cluster = "c5", .world = 16, .seq = 65536},
-                             {.cluster = "c3:nodes=2", .world = 16, .seq = 65536}}) {
+  for (const RankedLayer& layer : {RankedLayer{.cluster = "c7", .seq = 8192, .forward_only = true},
+                                   {.cluster = "c5", .world = 16, .seq = 16384},
+                                   {.cluster = "c5", .world = 16, .seq = 65536},
+                                   {.cluster = "c3:nodes=2", .world = 16, .seq = 65536}}) {
     const double mixed = layer.mixed();
     EXPECT_LT(mixed, 0.99 * layer.seconds("ring")) << layer.cluster;
     EXPECT_LT(mixed, 0.99 * layer.seconds("ulysses")) << layer.cluster;
@@ -94,11 +94,11 @@ TEST(Tip1, UnifiedIsFasterThanBothWhereLinksDiffer) {
 // One of its ends is the best: Ulysses where links are alike or K, V have as many heads as Q, Ring
 // where compute hides it on slow links.
 TEST(Tip1, OneOfBothIsBestOtherwise) {
-  for (const Layer& layer : {Layer{.cluster = "c6", .seq = 32768},
-                             {.cluster = "c5", .world = 16, .kv_heads = 32, .seq = 65536}}) {
+  for (const RankedLayer& layer : {RankedLayer{.cluster = "c6", .seq = 32768},
+                                   {.cluster = "c5", .world = 16, .kv_heads = 32, .seq = 65536}}) {
     EXPECT_LT(layer.seconds("ulysses"), layer.mixed()) << layer.cluster;
   }
-  const Layer slow{.cluster = "c7", .seq = 131072, .forward_only = true};
+  const RankedLayer slow{.cluster = "c7", .seq = 131072, .forward_only = true};
   EXPECT_LT(slow.seconds("ring"), slow.mixed());
 }
 
@@ -177,15 +177,15 @@ cost::Step grouped(int kv_heads, std::int64_t seq) {
 }
 
 /// Elements that one of 8 devices sends for a layer.
-double sent(const std::string& method, int kv_heads, std::int64_t seq) {
+double sent_bytes(const std::string& method, int kv_heads, std::int64_t seq) {
   const cost::MethodCost cost = cost_of(grouped(kv_heads, seq), 8, method);
   return cost.parameter_elements + cost.activation_elements;
 }
 
 TEST(Tip4, FewKvHeadsTurnRingIntoTheCheaperOne) {
-  EXPECT_GT(sent("SP-Ring", 32, 32768), sent("TP-sp", 32, 32768));
-  EXPECT_LT(sent("SP-Ring", 8, 32768), sent("TP-sp", 8, 32768));
-  EXPECT_LT(sent("SP-Ring", 1, 32768), sent("TP-sp", 1, 32768));
+  EXPECT_GT(sent_bytes("SP-Ring", 32, 32768), sent_bytes("TP-sp", 32, 32768));
+  EXPECT_LT(sent_bytes("SP-Ring", 8, 32768), sent_bytes("TP-sp", 8, 32768));
+  EXPECT_LT(sent_bytes("SP-Ring", 1, 32768), sent_bytes("TP-sp", 1, 32768));
   const sim::Cluster cluster = sim::load_cluster("c5a");
   const auto tp = [&](int kv_heads) {
     return cost::step_time(grouped(kv_heads, 32768), {.mesh = {.tp = 8}}, cluster, 0)
@@ -198,8 +198,10 @@ TEST(Tip4, FewKvHeadsTurnRingIntoTheCheaperOne) {
 // with any heads, for each device has a part of them only. They stop gaining at one KV head each.
 TEST(Tip4, LengthDecidesForUlysses) {
   for (const int kv_heads : {32, 8, 1}) {
-    EXPECT_GT(sent("SP-Ulysses", kv_heads, 8192), sent("TP-sp", kv_heads, 8192)) << kv_heads;
-    EXPECT_LT(sent("SP-Ulysses", kv_heads, 32768), sent("TP-sp", kv_heads, 32768)) << kv_heads;
+    EXPECT_GT(sent_bytes("SP-Ulysses", kv_heads, 8192), sent_bytes("TP-sp", kv_heads, 8192))
+        << kv_heads;
+    EXPECT_LT(sent_bytes("SP-Ulysses", kv_heads, 32768), sent_bytes("TP-sp", kv_heads, 32768))
+        << kv_heads;
   }
   EXPECT_LT(cost::sequence_elements(grouped(8, 8192), 8, 8).heads,
             cost::sequence_elements(grouped(32, 8192), 8, 8).heads);
@@ -265,7 +267,7 @@ TEST(Tip6, RingsGoOnWhereHeadsEnd) {
 /// Two devices along each of five axes: 4 nodes of 8. Bytes that a device sends along each.
 class FiveAxes {
  public:
-  enum Axis { Tp, Ulysses, Ring, Dp, Pp };
+  enum MeshDegree { Tp, Ulysses, Ring, Dp, Pp };
 
   FiveAxes(const std::string& model, std::int64_t seq) : cluster_(sim::load_cluster("c1:nodes=4")) {
     const cost::Step step{.model = cost::parse_model(model), .seq = seq, .batch = 4};
@@ -345,9 +347,9 @@ TEST(Tip7, ShortSequencesWantReplicasInside) {
 // as many KV heads as query heads the other order is faster: half of an all-to-all stays inside.
 TEST(Tip7, UlyssesInsideRingWithGroupedHeads) {
   for (const std::int64_t seq : {16384, 65536, 131072}) {
-    const Layer few{.cluster = "c5", .world = 16, .kv_heads = 8, .seq = seq};
+    const RankedLayer few{.cluster = "c5", .world = 16, .kv_heads = 8, .seq = seq};
     EXPECT_LT(few.seconds("usp:u=8"), few.seconds("usp:u=8,inner=ring")) << seq;
-    const Layer many{.cluster = "c5", .world = 16, .kv_heads = 32, .seq = seq};
+    const RankedLayer many{.cluster = "c5", .world = 16, .kv_heads = 32, .seq = seq};
     EXPECT_GT(many.seconds("usp:u=8"), many.seconds("usp:u=8,inner=ring")) << seq;
   }
 }

@@ -46,7 +46,7 @@ class LateDevice : public Device {
   struct Started : Event {
     Work* work = nullptr;
     int op = 0;
-    bool done = false;           ///< guarded by `mutex_`, like the members below
+    bool complete = false;       ///< guarded by `mutex_`, like the members below
     bool dropped = false;        ///< dropped by drain() before it began
     std::exception_ptr error{};  ///< exception of the work
   };
@@ -137,7 +137,7 @@ inline void LateDevice::run_next(Lock& lock, LateLane& lane) {
       error = std::current_exception();
     }
     lock.lock();
-    started->done = true;
+    started->complete = true;
     started->error = error;
   }
   if (started->error) {
@@ -148,8 +148,8 @@ inline void LateDevice::run_next(Lock& lock, LateLane& lane) {
 }
 
 inline bool LateDevice::is_over(const Started& started) {
-  if (started.done && started.error) std::rethrow_exception(started.error);
-  return started.done;
+  if (started.complete && started.error) std::rethrow_exception(started.error);
+  return started.complete;
 }
 
 inline bool LateDevice::is_done(const Event& event) {
@@ -160,7 +160,7 @@ inline bool LateDevice::is_done(const Event& event) {
 inline bool LateDevice::wait_for(const Event& event, double seconds) {
   const auto& started = static_cast<const Started&>(event);
   Lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return started.done; });
+  changed_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return started.complete; });
   return is_over(started);
 }
 

@@ -168,9 +168,9 @@ std::vector<io::TensorInfo> Checkpoint::tensors() const {
   return tensors;
 }
 
-std::vector<std::byte> Checkpoint::bytes(const io::TensorInfo& wanted) const {
-  std::vector<std::byte> values(static_cast<std::size_t>(wanted.bytes()));
-  read(wanted.name, wanted.dtype, model::whole_of(wanted.shape), values);
+std::vector<std::byte> Checkpoint::bytes(const io::TensorInfo& info) const {
+  std::vector<std::byte> values(static_cast<std::size_t>(info.bytes()));
+  read(info.name, info.dtype, model::whole_of(info.shape), values);
   return values;
 }
 

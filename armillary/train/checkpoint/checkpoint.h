@@ -50,7 +50,7 @@ class Checkpoint {
   /// All tensors, whole, in the order of the manifest.
   std::vector<io::TensorInfo> tensors() const;
   /// A copy of the values of a whole tensor. @throws as read().
-  std::vector<std::byte> bytes(const io::TensorInfo& wanted) const;
+  std::vector<std::byte> bytes(const io::TensorInfo& info) const;
 
  private:
   // Steps of the constructor; each compares what it reads with the manifest.

@@ -169,13 +169,14 @@ TEST(Checkpoint, ShardsAreReadAsAnyOtherRanges) {
     std::vector<float> values(static_cast<std::size_t>(model::count_of_values(range.size)));
     checkpoint.read("parameters/w", io::TensorDtype::F32, range,
                     std::as_writable_bytes(std::span(values)));
-    std::vector<float> wanted;
+    std::vector<float> expected;
     for (std::int64_t row = 0; row < range.size[0]; ++row) {
       for (std::int64_t column = 0; column < range.size[1]; ++column) {
-        wanted.push_back(static_cast<float>(3 * (range.begin[0] + row) + range.begin[1] + column));
+        expected.push_back(
+            static_cast<float>(3 * (range.begin[0] + row) + range.begin[1] + column));
       }
     }
-    EXPECT_EQ(values, wanted);
+    EXPECT_EQ(values, expected);
   }
   ASSERT_EQ(checkpoint.tensors().size(), 1U);
   EXPECT_EQ(checkpoint.tensors()[0].shape, (model::Shape{6, 3}));

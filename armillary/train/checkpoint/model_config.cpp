@@ -111,8 +111,8 @@ std::string shown(const Config& value) {
 
 /// Refuses the first key whose value is not the one wanted.
 void require_equal(const std::string& path, const std::string& inside, const Config& config,
-                   const Config& wanted) {
-  for (const auto& [key, value] : wanted.items()) {
+                   const Config& required) {
+  for (const auto& [key, value] : required.items()) {
     const Config entry = config.is_object() ? config.value(key, Config()) : Config();
     if (value.is_object()) {
       require_equal(path, inside + key + ".", entry, value);

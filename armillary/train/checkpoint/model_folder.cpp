@@ -68,20 +68,20 @@ class ModelFiles {
   }
 
   /// @throws IoError unless the tensor is there, fp32 and of this shape.
-  std::span<const std::byte> bytes(const io::TensorInfo& wanted) {
-    const auto entry = file_of_.find(wanted.name);
+  std::span<const std::byte> bytes(const io::TensorInfo& request) {
+    const auto entry = file_of_.find(request.name);
     if (entry == file_of_.end()) {
       fail<IoError>("model: {} has no tensor '{}'; all of the recipe's model are required",
-                    excerpt(folder_), wanted.name);
+                    excerpt(folder_), request.name);
     }
     const io::SafetensorsFile& file = open(entry->second);
-    const io::TensorInfo& info = file.info(wanted.name);
-    if (info.dtype != wanted.dtype || info.shape != wanted.shape) {
+    const io::TensorInfo& info = file.info(request.name);
+    if (info.dtype != request.dtype || info.shape != request.shape) {
       fail<IoError>("model: {}: tensor '{}' is {} [{}]; {} [{}] is required", excerpt(file.path()),
-                    wanted.name, to_string(info.dtype), fmt::join(info.shape, ","),
-                    to_string(wanted.dtype), fmt::join(wanted.shape, ","));
+                    request.name, to_string(info.dtype), fmt::join(info.shape, ","),
+                    to_string(request.dtype), fmt::join(request.shape, ","));
     }
-    return file.bytes(wanted.name);
+    return file.bytes(request.name);
   }
 
   /// Refuses tensors that are not among `names`: they would change what the model computes.
@@ -187,12 +187,12 @@ void load_parameters(const std::string& folder, const model::ModelOptions& optio
   // Each parameter is looked for by its name, and then nothing may be left over.
   std::set<std::string> names;
   for (const Piece& piece : pieces) {
-    const io::TensorInfo wanted{.name = folder_name(piece.name, format),
-                                .dtype = io::TensorDtype::F32,
-                                .shape = piece.range.size};
-    const auto from = files.bytes(wanted);
+    const io::TensorInfo request{.name = folder_name(piece.name, format),
+                                 .dtype = io::TensorDtype::F32,
+                                 .shape = piece.range.size};
+    const auto from = files.bytes(request);
     if (!from.empty()) std::memcpy(piece.value.data_ptr(), from.data(), from.size());
-    names.insert(wanted.name);
+    names.insert(request.name);
   }
   files.expect_no_other(names);
 }

@@ -38,8 +38,8 @@ nlohmann::json config_of(const Recipe& recipe, FolderFormat format = FolderForma
 }
 
 /// A replica of the recipe's model, drawn from `seed`.
-struct Replica {
-  Replica(const Recipe& recipe, std::int64_t seed) : store(*make_model(recipe), seed) {}
+struct DrawnReplica {
+  DrawnReplica(const Recipe& recipe, std::int64_t seed) : store(*make_model(recipe), seed) {}
 
   /// Parameters by the names of the model.
   std::vector<io::TensorBytes> parameters() const {
@@ -57,7 +57,7 @@ struct Replica {
   Store store;
 };
 
-bool equal_parameters(const Replica& a, const Replica& b) {
+bool equal_parameters(const DrawnReplica& a, const DrawnReplica& b) {
   return std::ranges::equal(a.parameters(), b.parameters(), [](const auto& x, const auto& y) {
     return x.info.name == y.info.name && std::ranges::equal(x.bytes, y.bytes);
   });
@@ -66,7 +66,7 @@ bool equal_parameters(const Replica& a, const Replica& b) {
 TEST(ModelFolder, GivesBackEveryBitInOneFileOrSeveral) {
   for (const bool tied : {false, true}) {
     const Recipe recipe = small_llama(tied);
-    const Replica written(recipe, 1);
+    const DrawnReplica written(recipe, 1);
     for (const FolderFormat format : {FolderFormat::Hf, FolderFormat::Armillary}) {
       for (const std::int64_t most : {kMostFileBytes, std::int64_t{20000}, std::int64_t{1}}) {
         const ScratchFolder folder;
@@ -74,7 +74,7 @@ TEST(ModelFolder, GivesBackEveryBitInOneFileOrSeveral) {
                            written.parameters(), most);
         EXPECT_EQ(std::filesystem::exists(folder.path("m/model.safetensors")),
                   most == kMostFileBytes);
-        const Replica read(recipe, 2);
+        const DrawnReplica read(recipe, 2);
         EXPECT_FALSE(equal_parameters(read, written));
         load_parameters(folder.path("m"), recipe.model, read.store.pieces());
         EXPECT_TRUE(equal_parameters(read, written)) << tied << " in files of " << most;
@@ -86,7 +86,7 @@ TEST(ModelFolder, GivesBackEveryBitInOneFileOrSeveral) {
 TEST(ModelFolder, FilesAreNumberedAndSmallEnough) {
   const ScratchFolder folder;
   const Recipe recipe = small_llama();
-  const Replica written(recipe, 1);
+  const DrawnReplica written(recipe, 1);
   constexpr std::int64_t kMost = 40000;
   write_model_folder(folder.path("m"), FolderFormat::Hf, config_of(recipe), written.parameters(),
                      kMost);
@@ -164,7 +164,7 @@ TEST(ModelConfig, WhatDecidesTheResultMustBeTheRecipes) {
 TEST(ModelFolder, TensorsThatDoNotFitAreRefusedByName) {
   const ScratchFolder folder;
   const Recipe recipe = small_llama();
-  const Replica replica(recipe, 1);
+  const DrawnReplica replica(recipe, 1);
   const auto refused = [&](const std::string& file, std::vector<io::TensorBytes> parameters,
                            const std::string& text) {
     write_model_folder(folder.path(file), FolderFormat::Hf, config_of(recipe),

@@ -15,10 +15,10 @@ def main():
     sp = armillary.SequenceParallel(strategy="auto:traffic")
     generator = torch.Generator().manual_seed(0)
     whole = [torch.randn(1, 26, heads, 8, generator=generator) for heads in (4, 2, 2)]
-    wanted = reference.attention(*whole, torch.ones(26, 26).tril().bool())
+    expected = reference.attention(*whole, torch.ones(26, 26).tril().bool())
     at = sp.positions(26)
     out = sp.attention(*(x[:, at] for x in whole), seq_len=26)
-    error = reference.relative_error(out, wanted[:, at])
+    error = reference.relative_error(out, expected[:, at])
     assert error < 1e-5, error
     # One write a line: several ranks have this pipe.
     os.write(1, f"rank {sp.rank} of {sp.world}: exact\n".encode())

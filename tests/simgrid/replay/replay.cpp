@@ -24,32 +24,32 @@ namespace {
 namespace s4u = simgrid::s4u;
 
 /// Ops of one lane that start together.
-struct Batch {
+struct ReplayBatch {
   std::vector<int> ops;
   int waits = 0;  ///< Ops of other batches that are not done yet.
   s4u::SemaphorePtr ready = s4u::Semaphore::create(0);
   int open = 0;  ///< Own ops that are not done yet.
-  s4u::SemaphorePtr done = s4u::Semaphore::create(0);
+  s4u::SemaphorePtr completion = s4u::Semaphore::create(0);
 };
 
 /// The program of one rank while it runs.
-struct Rank {
+struct ReplayRank {
   const plan::RankProgram* program = nullptr;
-  std::map<plan::Lane, std::deque<Batch>> lanes;  // A deque: batches do not move.
-  std::vector<Batch*> batch_of;                   ///< By op.
-  std::vector<std::vector<Batch*>> followers;     ///< By op: batches that wait for it.
+  std::map<plan::Lane, std::deque<ReplayBatch>> lanes;  // A deque: batches do not move.
+  std::vector<ReplayBatch*> batch_of;                   ///< By op.
+  std::vector<std::vector<ReplayBatch*>> followers;     ///< By op: batches that wait for it.
 };
 
 /// One end of a message that waits for the other.
-struct Post {
+struct WaitingEnd {
   int rank = 0;
   int op = 0;
 };
 
 /// The plan as actors.
-class Replay {
+class PlanReplay {
  public:
-  Replay(const plan::Plan& plan, const sim::Cluster& cluster)
+  PlanReplay(const plan::Plan& plan, const sim::Cluster& cluster)
       : plan_(plan),
         cluster_(cluster),
         topology_(cluster, plan.problem.world),
@@ -99,7 +99,7 @@ class Replay {
 
   /// Cuts a program into lanes and batches, and finds who waits for whom.
   void make_rank(int r) {
-    Rank& rank = ranks_[r];
+    ReplayRank& rank = ranks_[r];
     const plan::RankProgram& program = plan_.ranks[r];
     const std::size_t count = program.ops.size();
     rank.program = &program;
@@ -108,7 +108,7 @@ class Replay {
     left_ += count;
     for (std::size_t i = 0; i < count; ++i) {
       const plan::Op& op = program.ops[i];
-      std::deque<Batch>& lane = rank.lanes[op.lane];
+      std::deque<ReplayBatch>& lane = rank.lanes[op.lane];
       const bool joins =
           !lane.empty() && op.is_comm() && program.ops[lane.back().ops.back()].step == op.step;
       if (!joins) lane.emplace_back();
@@ -126,8 +126,8 @@ class Replay {
     }
   }
 
-  void run_lane(int r, std::deque<Batch>& batches) {
-    for (Batch& batch : batches) {
+  void run_lane(int r, std::deque<ReplayBatch>& batches) {
+    for (ReplayBatch& batch : batches) {
       if (batch.waits > 0) batch.ready->acquire();
       for (const int i : batch.ops) {
         const plan::Op& op = ranks_[r].program->ops[i];
@@ -138,7 +138,7 @@ class Replay {
           complete(r, i);
         }
       }
-      if (cluster_.messages.serial && batch.open > 0) batch.done->acquire();
+      if (cluster_.messages.serial && batch.open > 0) batch.completion->acquire();
     }
   }
 
@@ -147,46 +147,47 @@ class Replay {
     const plan::Op& op = ranks_[r].program->ops[i];
     const bool sends = op.kind == plan::OpKind::Send;
     const auto key = std::tuple(sends ? r : op.peer, sends ? op.peer : r, op.lane);
-    std::deque<Post>& others = posted_[{key, !sends}];
+    std::deque<WaitingEnd>& others = posted_[{key, !sends}];
     if (others.empty()) {
       posted_[{key, sends}].push_back({r, i});
       return;
     }
-    const Post other = others.front();
+    const WaitingEnd other = others.front();
     others.pop_front();
-    const Post mine{r, i};
-    const Post from = sends ? mine : other;
-    const Post to = sends ? other : mine;
+    const WaitingEnd mine{r, i};
+    const WaitingEnd from = sends ? mine : other;
+    const WaitingEnd to = sends ? other : mine;
     s4u::SemaphorePtr before;
-    s4u::SemaphorePtr done;
+    s4u::SemaphorePtr completion;
     if (cluster_.messages.in_order) {
-      done = s4u::Semaphore::create(0);
-      before = std::exchange(last_[{from.rank, to.rank}], done);
+      completion = s4u::Semaphore::create(0);
+      before = std::exchange(last_[{from.rank, to.rank}], completion);
     }
-    s4u::Actor::create("message", hosts_[from.rank],
-                       [this, from, to, before, done] { carry(from, to, before, done); });
+    s4u::Actor::create("message", hosts_[from.rank], [this, from, to, before, completion] {
+      carry(from, to, before, completion);
+    });
   }
 
   /// A message waits for the one before it, and tells the next, if they follow each other.
-  void carry(const Post& from, const Post& to, const s4u::SemaphorePtr& before,
-             const s4u::SemaphorePtr& done) {
+  void carry(const WaitingEnd& from, const WaitingEnd& to, const s4u::SemaphorePtr& before,
+             const s4u::SemaphorePtr& completion) {
     const sim::MessageRoute& route = topology_.route(from.rank, to.rank);
     const plan::RankProgram& program = *ranks_[from.rank].program;
     const std::int64_t bytes = bytes_of(plan_.problem, plan_.blocks, program, program.ops[from.op]);
     s4u::this_actor::sleep_for(cluster_.messages.latency_s + route.latency_s);
     if (before != nullptr) before->acquire();
     s4u::Comm::sendto(hosts_[from.rank], hosts_[to.rank], static_cast<std::uint64_t>(bytes));
-    if (done != nullptr) done->release();
+    if (completion != nullptr) completion->release();
     complete(from.rank, from.op);
     complete(to.rank, to.op);
   }
 
   void complete(int r, int i) {
-    Rank& rank = ranks_[r];
-    for (Batch* const follower : rank.followers[i]) {
+    ReplayRank& rank = ranks_[r];
+    for (ReplayBatch* const follower : rank.followers[i]) {
       if (--follower->waits == 0) follower->ready->release();
     }
-    if (--rank.batch_of[i]->open == 0) rank.batch_of[i]->done->release();
+    if (--rank.batch_of[i]->open == 0) rank.batch_of[i]->completion->release();
     end_s_ = std::max(end_s_, s4u::Engine::get_clock());
     --left_;
   }
@@ -196,9 +197,9 @@ class Replay {
   sim::Topology topology_;
   sim::DeviceCosts costs_;
   sim::WorkCounter counter_;
-  std::vector<Rank> ranks_;
+  std::vector<ReplayRank> ranks_;
   std::vector<s4u::Host*> hosts_;
-  std::map<std::pair<std::tuple<int, int, int>, bool>, std::deque<Post>> posted_;
+  std::map<std::pair<std::tuple<int, int, int>, bool>, std::deque<WaitingEnd>> posted_;
   std::map<std::pair<int, int>, s4u::SemaphorePtr> last_;  ///< Message by sender and receiver.
   std::size_t left_ = 0;                                   ///< Ops that are not done.
   double end_s_ = 0;
@@ -223,7 +224,7 @@ double run_simgrid(const plan::Plan& plan, const sim::Cluster& cluster) {
   arguments.push_back(nullptr);
   int count = static_cast<int>(texts.size());
   const s4u::Engine engine(&count, arguments.data());
-  return Replay(plan, cluster).run();
+  return PlanReplay(plan, cluster).run();
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ TEST(PagesOnThreads, AreRecordedOpByOp) {
     EXPECT_EQ(flight.ops.size(), 2 * program.ops.size()) << "two runs";
     for (const recorder::RecordedOp& recorded : flight.ops) {
       const plan::Op& op = program.ops[recorded.op.index];
-      EXPECT_TRUE(recorded.done);
+      EXPECT_TRUE(recorded.complete);
       EXPECT_EQ(recorded.kind, kWords[op.kind].name);
       EXPECT_EQ(recorded.pass, "gather");
       EXPECT_EQ(recorded.op.peer, op.peer);

@@ -33,14 +33,14 @@ double median(std::vector<double> values) {
 }
 
 /// Memory of `rows` rows of `row_bytes`, `stride` bytes apart, and its type for MPI.
-struct Shape {
+struct StridedRows {
   int rows;
   int row_bytes;
   int stride;
 };
 
 /// Seconds of one message, from `repeats` round trips.
-double by_engine(Communicator& comm, const Shape& shape, std::vector<std::byte>& memory,
+double by_engine(Communicator& comm, const StridedRows& shape, std::vector<std::byte>& memory,
                  int repeats) {
   const Strided part{memory.data(), shape.rows, shape.row_bytes, shape.stride};
   const int peer = 1 - comm.rank();
@@ -52,7 +52,8 @@ double by_engine(Communicator& comm, const Shape& shape, std::vector<std::byte>&
   return seconds_since(begin) / (2 * repeats);
 }
 
-double by_mpi(Communicator& comm, const Shape& shape, std::vector<std::byte>& memory, int repeats) {
+double by_mpi(Communicator& comm, const StridedRows& shape, std::vector<std::byte>& memory,
+              int repeats) {
   MPI_Datatype type = MPI_DATATYPE_NULL;
   MPI_Type_create_hvector(shape.rows, shape.row_bytes, shape.stride, MPI_BYTE, &type);
   MPI_Type_commit(&type);
@@ -66,8 +67,9 @@ double by_mpi(Communicator& comm, const Shape& shape, std::vector<std::byte>& me
       MPI_Irecv(memory.data(), 1, type, peer, 0, MPI_COMM_WORLD, &request);
     }
     // MPI_Wait keeps its core, which makes it slow where ranks share cores.
-    int done = 0;
-    while (MPI_Test(&request, &done, MPI_STATUS_IGNORE), !done) std::this_thread::yield();
+    int is_complete = 0;
+    while (MPI_Test(&request, &is_complete, MPI_STATUS_IGNORE), !is_complete)
+      std::this_thread::yield();
   }
   const double result = seconds_since(begin) / (2 * repeats);
   MPI_Type_free(&type);
@@ -75,12 +77,12 @@ double by_mpi(Communicator& comm, const Shape& shape, std::vector<std::byte>& me
 }
 
 void compare(Communicator& comm) {
-  const std::vector<Shape> shapes = {
+  const std::vector<StridedRows> shapes = {
       {1, 8, 8},        {1, 4096, 4096},   {1, 65536, 65536},  {1, 1 << 20, 1 << 20},
       {1, 1 << 26, 1},  {4096, 256, 1024}, {1024, 1024, 4096}, {65536, 256, 1024},
       {16384, 64, 256},
   };
-  for (const Shape& shape : shapes) {
+  for (const StridedRows& shape : shapes) {
     std::vector<std::byte> memory(
         std::max<std::size_t>(static_cast<std::size_t>(shape.rows) * shape.stride,
                               static_cast<std::size_t>(shape.row_bytes)));
@@ -118,8 +120,9 @@ void compare_gathers(Communicator& comm) {
       MPI_Request request = MPI_REQUEST_NULL;
       MPI_Iallgather(mine.data(), bytes, MPI_BYTE, all.data(), bytes, MPI_BYTE, MPI_COMM_WORLD,
                      &request);
-      int done = 0;
-      while (MPI_Test(&request, &done, MPI_STATUS_IGNORE), !done) std::this_thread::yield();
+      int is_complete = 0;
+      while (MPI_Test(&request, &is_complete, MPI_STATUS_IGNORE), !is_complete)
+        std::this_thread::yield();
       bare.push_back(seconds_since(begin));
     }
     if (comm.rank() == 0) {

@@ -41,7 +41,7 @@ class FakeNccl : public NcclApi {
   GpuEvent record(GpuStream stream) override {
     const auto lock = state_.lock();
     auto* const event = new std::shared_ptr<bool>(std::make_shared<bool>(false));
-    state_.add(of(stream), [done = *event] { *done = true; });
+    state_.add(of(stream), [is_complete = *event] { *is_complete = true; });
     return reinterpret_cast<GpuEvent>(event);
   }
   bool is_done(GpuEvent event) override {
@@ -170,10 +170,10 @@ class FakeNccl : public NcclApi {
   void abort(std::span<const NcclComm> comms) override {
     auto lock = state_.lock();
     if (group_) state_.break_rule("an abort in a group that was left open");
-    std::set<const Comm*> named;
-    for (const NcclComm comm : comms) named.insert(of(comm));
+    std::set<const Comm*> members;
+    for (const NcclComm comm : comms) members.insert(of(comm));
     for (const auto& comm : state_.comms) {
-      if (comm->device == device_ && !comm->aborted && !named.contains(comm.get())) {
+      if (comm->device == device_ && !comm->aborted && !members.contains(comm.get())) {
         state_.break_rule("an abort leaves out a communicator of the device");
       }
     }
@@ -184,7 +184,7 @@ class FakeNccl : public NcclApi {
     }
     state_.comms_aborted += static_cast<int>(comms.size());
     state_.wake();
-    state_.wait(lock, [&] { return !state_.runs_kernel_of(named); });
+    state_.wait(lock, [&] { return !state_.runs_kernel_of(members); });
     for (const NcclComm comm : comms) state_.forget(of(comm));
   }
 

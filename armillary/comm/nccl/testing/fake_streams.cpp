@@ -18,7 +18,7 @@ void match(std::deque<std::shared_ptr<MessageSide>>& sends,
     const auto to = receives.front()->bytes;
     if (from.size() != to.size()) return;  // As undefined as in NCCL: here it hangs.
     std::memcpy(to.data(), from.data(), from.size());
-    sends.front()->done = receives.front()->done = true;
+    sends.front()->is_complete = receives.front()->is_complete = true;
     sends.pop_front();
     receives.pop_front();
   }
@@ -61,9 +61,9 @@ bool run_collective(Clique& clique, int world, const StreamTask& mine) {
   for (const StreamTask* task : tasks) results.push_back(result_of(tasks, *task));
   for (std::size_t i = 0; i < tasks.size(); ++i) {
     std::memcpy(tasks[i]->collective->to.data, results[i].data(), results[i].size());
-    tasks[i]->collective_done = true;
+    tasks[i]->collective_is_complete = true;
   }
-  return mine.collective_done;
+  return mine.collective_is_complete;
 }
 
 }  // namespace
@@ -188,13 +188,13 @@ bool FakeGpus::State::is_over(StreamTask& task) {
     if (task.collective) clique.collectives.push_back(&task);
   }
   if (task.collective)
-    return task.collective_done || fake::run_collective(clique, comm.world, task);
+    return task.collective_is_complete || fake::run_collective(clique, comm.world, task);
   for (const auto& side : task.sides) {
     const std::pair pair =
         side->sends ? std::pair(comm.rank, side->peer) : std::pair(side->peer, comm.rank);
     fake::match(clique.sends[pair], clique.receives[pair]);
   }
-  return std::ranges::all_of(task.sides, [](const auto& side) { return side->done; });
+  return std::ranges::all_of(task.sides, [](const auto& side) { return side->is_complete; });
 }
 
 }  // namespace armillary::comm

@@ -32,7 +32,7 @@ struct MessageSide {
   bool sends;
   int peer;
   std::span<std::byte> bytes;
-  bool done = false;
+  bool is_complete = false;
 };
 
 /// The arguments of a collective on one rank.
@@ -53,7 +53,7 @@ struct StreamTask {
   std::optional<FakeCollective> collective;
   Clock::time_point not_before;
   bool active = false;
-  bool collective_done = false;
+  bool collective_is_complete = false;
 };
 
 struct Stream {

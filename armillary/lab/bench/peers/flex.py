@@ -57,8 +57,8 @@ class Cell:
         q, k, v = (x[0, 0].double() for x in self.inputs)
         rows = torch.linspace(0, len(q) - 1, min(len(q), 64)).long()
         scores = q[rows] @ k.T * q.size(-1) ** -0.5
-        seen = self.see(rows[:, None], torch.arange(len(k))[None, :])
-        exact = torch.softmax(scores.masked_fill(~seen, float("-inf")), -1) @ v
+        visible = self.see(rows[:, None], torch.arange(len(k))[None, :])
+        exact = torch.softmax(scores.masked_fill(~visible, float("-inf")), -1) @ v
         return float((self.attend()[0, 0, rows].double() - exact).abs().max() / exact.abs().max())
 
 

@@ -58,15 +58,15 @@ class Problem:
         generator = torch.Generator().manual_seed(7)
         shape = (1, args.heads, WORLD * args.tokens, args.head_dim)
         self.whole = [torch.randn(shape, generator=generator).to(DTYPES[args.dtype]) for _ in range(4)]
-        self.made = {}
+        self.instances = {}
         self.shards = {}
 
     def attention(self, method):
         if method.startswith("PyTorch"):  # its rotation is a setting of the whole process
             return METHODS[method][2]()
-        if method not in self.made:
-            self.made[method] = METHODS[method][2]()
-        return self.made[method]
+        if method not in self.instances:
+            self.instances[method] = METHODS[method][2]()
+        return self.instances[method]
 
     def compute(self, method, both):
         """This rank's output, or output and gradients."""

@@ -77,8 +77,8 @@ class ZigzagRing(torch.autograd.Function):
                 sums = [x.float() for x in part]
             else:
                 if hop <= rank:
-                    seen = [x[:, :, :half] for x in keys]
-                    part_dq, *part = flash_backward(dout, q, *seen, out, lse, 0.0, False)
+                    halves = [x[:, :, :half] for x in keys]
+                    part_dq, *part = flash_backward(dout, q, *halves, out, lse, 0.0, False)
                     dq += part_dq
                 else:
                     rows = [x[:, :, half:] for x in (dout, q, out)]
@@ -105,11 +105,11 @@ class Exchange(torch.autograd.Function):
         world = dist.get_world_size()
         _, heads, tokens, dim = x.shape
         if to_heads:
-            sent = x.reshape(world, heads // world, tokens, dim).contiguous()
+            outgoing = x.reshape(world, heads // world, tokens, dim).contiguous()
         else:
-            sent = x.reshape(heads, world, tokens // world, dim).transpose(0, 1).contiguous()
-        got = torch.empty_like(sent)
-        dist.all_to_all_single(got, sent)
+            outgoing = x.reshape(heads, world, tokens // world, dim).transpose(0, 1).contiguous()
+        got = torch.empty_like(outgoing)
+        dist.all_to_all_single(got, outgoing)
         if to_heads:
             return got.transpose(0, 1).reshape(1, heads // world, world * tokens, dim)
         return got.reshape(1, heads * world, tokens // world, dim)

@@ -20,8 +20,8 @@ def context_parallel(rotation):
     def forward(q, k, v, is_causal, **_):
         return flash(q, k, v, 0.0, is_causal)
 
-    def backward(is_causal, grad_out, **given):
-        saved = (given[name] for name in ("query", "key", "value", "out", "logsumexp"))
+    def backward(is_causal, grad_out, **arguments):
+        saved = (arguments[name] for name in ("query", "key", "value", "out", "logsumexp"))
         return flash_backward(grad_out, *saved, 0.0, is_causal)
 
     class Attention(torch.autograd.Function):

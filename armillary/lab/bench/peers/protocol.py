@@ -43,5 +43,5 @@ def serve(answers, facts, run):
         except Exception as error:  # noqa: BLE001, a peer's failure is a row of the table
             answer({"side": side, "error": reason(error)})
             continue
-        value, found = value if isinstance(value, tuple) else (value, {})
-        answer({"side": side, "value": value, "facts": found})
+        value, more = value if isinstance(value, tuple) else (value, {})
+        answer({"side": side, "value": value, "facts": more})

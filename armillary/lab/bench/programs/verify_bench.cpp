@@ -132,7 +132,7 @@ BENCHMARK(verify)->Apply(all);
 
 /// Makes a row of the repetitions of each benchmark, and prints all rows in the order of the
 /// program: benchmarks end in a random order.
-class Rows : public benchmark::BenchmarkReporter {
+class RowReporter : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context& /*context*/) override { return true; }
 
@@ -174,7 +174,7 @@ class Rows : public benchmark::BenchmarkReporter {
 int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
-  armillary::plan::Rows rows;
+  armillary::plan::RowReporter rows;
   benchmark::RunSpecifiedBenchmarks(&rows);
   benchmark::Shutdown();
 }
