@@ -199,10 +199,11 @@ command_lint() {
   fi
   say "lint: format"
   lint_sources | xargs -r "$format" --dry-run -Werror || failed=1
-  say "lint: includes, sizes and comments"
+  say "lint: includes, sizes, names and comments"
   python3 tools/check_includes.py || failed=1
   python3 tools/check_standard_includes.py || failed=1
   python3 tools/check_sizes.py || failed=1
+  python3 tools/check_names.py || failed=1
   python3 tools/check_comments.py || failed=1
   say "lint: Python"
   .venv/bin/ruff format --quiet --check . || failed=1
