@@ -43,10 +43,10 @@ std::vector<at::Tensor> attended(comm::Communicator& comm, const AttentionOption
   return {out.detach(), x.q.grad(), x.k.grad(), x.v.grad()};
 }
 
-void expect_same(const std::vector<at::Tensor>& given, const std::vector<at::Tensor>& required,
+void expect_same(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& required,
                  const std::string& where) {
-  ASSERT_EQ(given.size(), required.size());
-  for (std::size_t i = 0; i < given.size(); ++i) expect_same_bits(given[i], required[i], where);
+  ASSERT_EQ(actual.size(), required.size());
+  for (std::size_t i = 0; i < actual.size(); ++i) expect_same_bits(actual[i], required[i], where);
 }
 
 void forget_programs(comm::Communicator& comm, int first) {
@@ -68,7 +68,7 @@ std::int64_t proofs_made() {
   signal->start(plan::Pass::Forward);
   begun.get_future().wait();
   signal->get(plan::Pass::Forward);
-  return proof::Proofs::made();
+  return proof::Proofs::count();
 }
 
 // Four groups of two ranks, in which every rank has two; each asks for more problems than the
@@ -85,17 +85,17 @@ TEST(KnownProblems, OfManyGroupsAreProvedOnceInEach) {
         // The groups of a rank ask in different orders.
         for (const auto& [group, problem] :
              {std::pair(row.get(), i), std::pair(column.get(), kMoreThanPrograms - 1 - i)}) {
-          const std::vector<at::Tensor> given = attended(*group, options_of(problem));
+          const std::vector<at::Tensor> actual = attended(*group, options_of(problem));
           if (group != row.get()) continue;
           if (time == 0) {
-            required.push_back(given);
+            required.push_back(actual);
           } else {
-            expect_same(given, required[i], "problem " + std::to_string(problem));
+            expect_same(actual, required[i], "problem " + std::to_string(problem));
           }
         }
       }
       comm::barrier(comm);
-      if (comm.rank() == 0) (time == 0 ? first : second) = proof::Proofs::made();
+      if (comm.rank() == 0) (time == 0 ? first : second) = proof::Proofs::count();
       comm::barrier(comm);
     }
   });
@@ -110,14 +110,14 @@ TEST(KnownProblems, OfOtherGroupsCountForNothing) {
       const int rank = comm.rank();
       const auto outer = comm.split(rank == 0 || rank == 3 ? 0 : 1, 0);  // {0, 3}, {1, 2}
       const auto inner = comm.split(rank / 2, 0);                        // {0, 1}, {2, 3}
-      const int seen = rank == 0 || rank == 3 ? 300 : 301;
-      const std::vector<at::Tensor> required = attended(*outer, options_of(seen));
+      const int known = rank == 0 || rank == 3 ? 300 : 301;
+      const std::vector<at::Tensor> required = attended(*outer, options_of(known));
       if (forgets) forget_programs(*outer, 310);
       for (const int problem : {300, 301}) {
-        const std::vector<at::Tensor> given = attended(*inner, options_of(problem));
+        const std::vector<at::Tensor> actual = attended(*inner, options_of(problem));
         // The same place in a group of two.
-        if (problem == seen && inner->rank() == outer->rank()) {
-          expect_same(given, required, "rank " + std::to_string(rank));
+        if (problem == known && inner->rank() == outer->rank()) {
+          expect_same(actual, required, "rank " + std::to_string(rank));
         }
       }
     });

@@ -14,15 +14,15 @@ namespace armillary::comm {
 namespace {
 
 /// The arguments of one rank's call of split(), and the blocks of lanes it has taken.
-struct Asked {
+struct SplitArguments {
   std::uint64_t first = 0;  ///< LaneBlocks::first()
   std::int64_t end = 0;     ///< LaneBlocks::end()
   int color = 0;
   int key = 0;
 };
 
-std::vector<Asked> asked_by_all(Communicator& comm, const Asked& mine) {
-  std::vector<Asked> all(comm.world());
+std::vector<SplitArguments> asked_by_all(Communicator& comm, const SplitArguments& mine) {
+  std::vector<SplitArguments> all(comm.world());
   all_gather(comm, std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   return all;
 }
@@ -39,15 +39,15 @@ std::uint64_t LaneBlocks::first() const {
 
 std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   const LaneBlocks& blocks = root().lane_blocks();
-  const std::vector<Asked> all = asked_by_all(
+  const std::vector<SplitArguments> all = asked_by_all(
       *this, {.first = blocks.first(), .end = blocks.end(), .color = color, .key = key});
   // The first block that none of these ranks has taken; behind the told ones, that behind all taken
   // ones. All colors get the same: their groups have no rank in common.
   std::uint64_t first = 1;
   std::int64_t end = 1;
-  for (const Asked& asked : all) {
-    first |= asked.first;
-    end = std::max(end, asked.end);
+  for (const SplitArguments& arguments : all) {
+    first |= arguments.first;
+    end = std::max(end, arguments.end);
   }
   const int free = std::countr_one(first);
   const std::int64_t block = free < LaneBlocks::kTold ? free : end;

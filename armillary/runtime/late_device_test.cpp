@@ -149,13 +149,13 @@ class HeldDevice : public LateOpsAlone {
   }
 
  private:
-  struct Held : Work {
+  struct GateWork : Work {
     std::atomic<bool> go = false;
     void run(int /*op*/) override {
       while (!go) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
   };
-  Held held_;
+  GateWork held_;
 };
 
 /// Memory of an output. Ops that run after their run is gone would write to it.
@@ -345,8 +345,8 @@ class AfterAMessage : public LateDevice {
   }
 
  private:
-  struct Held : Work {
-    explicit Held(const std::atomic<int>& messages) : messages(messages) {}
+  struct MessageGateWork : Work {
+    explicit MessageGateWork(const std::atomic<int>& messages) : messages(messages) {}
     void run(int /*op*/) override {
       for (int i = 0; i < 60000 && messages == 0; ++i) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -355,7 +355,7 @@ class AfterAMessage : public LateDevice {
     }
     const std::atomic<int>& messages;
   };
-  Held held_;
+  MessageGateWork held_;
 };
 
 /// A gate that is open at the 21st look.

@@ -38,7 +38,7 @@ class OnePlanner {
 };
 
 /// A question to the cache.
-struct Key {
+struct ProgramKey {
   const plan::Problem& problem;
   const plan::Strategy& strategy;
   const kernel::Kernel& kernel;
@@ -48,7 +48,7 @@ struct Key {
 /// All that is known of one problem, strategy, kernel and source. Threads: any.
 class ProgramEntry {
  public:
-  explicit ProgramEntry(const Key& key)
+  explicit ProgramEntry(const ProgramKey& key)
       : planner_(std::make_shared<OnePlanner>(key.problem, key.strategy)),
         kernel_(&key.kernel),
         source_(key.source),
@@ -57,7 +57,7 @@ class ProgramEntry {
               return proof::prove(planner->get(), pass, source);
             })) {}
 
-  bool is_of(const Key& key) const {
+  bool is_of(const ProgramKey& key) const {
     return kernel_ == &key.kernel && source_ == key.source && planner_->problem == key.problem &&
            planner_->strategy == key.strategy;
   }
@@ -117,7 +117,7 @@ class ProgramEntry {
 class Cache {
  public:
   /// The entry of this problem, added if there is none. Planning happens outside of the lock.
-  std::shared_ptr<ProgramEntry> get(const Key& key) {
+  std::shared_ptr<ProgramEntry> get(const ProgramKey& key) {
     const std::lock_guard lock(mutex_);
     const auto* const known = entries_.find(
         [&](const std::shared_ptr<ProgramEntry>& entry) { return entry->is_of(key); });

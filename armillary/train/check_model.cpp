@@ -250,9 +250,9 @@ CheckRow worst_ratio_row(std::string_view name, const Errors& ours, const Errors
 /// make() on every rank, whose error is thrown on all of them. Collective.
 template <class Make>
 auto made_together(comm::Communicator& comm, const Make& make) {
-  std::optional<decltype(make())> made;
-  comm::run_together(comm, [&] { made.emplace(make()); });
-  return *std::move(made);
+  std::optional<decltype(make())> result;
+  comm::run_together(comm, [&] { result.emplace(make()); });
+  return *std::move(result);
 }
 
 /// All runs of one check on one rank.

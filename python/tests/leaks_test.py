@@ -59,14 +59,14 @@ def usage_after_calls(random_numbers):
 def random_calls(rank, world):
     """Usage after each 200 calls, until one of three times of 200 has left nothing on any rank."""
     random_numbers = random.Random(8)  # the same on all ranks
-    found = [usage_after_calls(random_numbers)]
+    usages = [usage_after_calls(random_numbers)]
     for _ in range(3):
-        found.append(usage_after_calls(random_numbers))
-        has_grown = torch.tensor(int(grows(*found[-2:])))
+        usages.append(usage_after_calls(random_numbers))
+        has_grown = torch.tensor(int(grows(*usages[-2:])))
         dist.all_reduce(has_grown, dist.ReduceOp.MAX)
         if not has_grown:
             break
-    return found
+    return usages
 
 
 def grows(before, after):
@@ -75,8 +75,8 @@ def grows(before, after):
 
 def test_200_random_calls_leave_nothing_behind():
     """A leak is one of all calls; what an allocator keeps, it keeps once."""
-    for found in ranks.run(2, random_calls):
-        assert not grows(*found[-2:]), f"bytes, files and threads after each {CALLS} calls: {found}"
+    for usages in ranks.run(2, random_calls):
+        assert not grows(*usages[-2:]), f"bytes, files and threads after each {CALLS} calls: {usages}"
 
 
 def many_objects(rank, world):

@@ -1,4 +1,5 @@
-// Notices between ranks in one process, of which one comes late.
+// Notices between ranks in one process, of which one comes late: a backend of the group holds what
+// it is asked to send until a gate opens.
 #include "armillary/comm/c10d/abort_channel.h"
 
 #include <gtest/gtest.h>
@@ -37,23 +38,23 @@ class HeldWork : public c10d::Work {
 /// A group in which receives from one rank end when the gate opens.
 class HeldBackend : public c10d::Backend {
  public:
-  HeldBackend(GlooBackend backend, int held, std::shared_future<void> gate)
+  HeldBackend(GlooBackend backend, int late_rank, std::shared_future<void> gate)
       : Backend(backend->getRank(), backend->getSize()),
         backend_(std::move(backend)),
-        held_(held),
+        late_rank_(late_rank),
         gate_(std::move(gate)) {}
   GlooWork send(std::vector<at::Tensor>& tensors, int to, int tag) override {
     return backend_->send(tensors, to, tag);
   }
   GlooWork recv(std::vector<at::Tensor>& tensors, int from, int tag) override {
     GlooWork work = backend_->recv(tensors, from, tag);
-    if (from != held_) return work;
+    if (from != late_rank_) return work;
     return c10::make_intrusive<HeldWork>(std::move(work), gate_);
   }
 
  private:
   const GlooBackend backend_;
-  const int held_;
+  const int late_rank_;
   const std::shared_future<void> gate_;
 };
 

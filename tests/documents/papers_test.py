@@ -46,6 +46,6 @@ def test_features_that_are_not_there_are_refused(row, tmp_path):
     flags = re.search(r"`([^`]+)`", row[2]).group(1).replace("train", RECIPE, 1)
     status, lines = run(Command(f"armillary {flags}", 2, []), tmp_path)
     key = re.findall(r"(\w+)=", flags)[-1]
-    # Of a mesh the axis is named.
+    # A refusal of a mesh names the axis.
     name = {"tensor_parallel_degree": "tp", "pipeline_parallel_degree": "pp"}.get(key, key)
     assert status == 2 and re.search(rf"\b{name}\b", "\n".join(lines)), (flags, lines)

@@ -253,15 +253,15 @@ COUNTS = """
   const counts = { drawn: 0, pictures: 0 };
   for (const name of ["fill", "stroke", "fillRect", "strokeRect", "fillText", "drawImage", "putImageData"]) {
     const draw = CanvasRenderingContext2D.prototype[name];
-    CanvasRenderingContext2D.prototype[name] = function (...given) {
+    CanvasRenderingContext2D.prototype[name] = function (...values) {
       ++counts.drawn;
-      return draw.apply(this, given);
+      return draw.apply(this, values);
     };
   }
   const Picture = window.ImageData;
-  window.ImageData = function (...given) {
+  window.ImageData = function (...values) {
     ++counts.pictures;
-    return new Picture(...given);
+    return new Picture(...values);
   };
   const observer = new MutationObserver(() => {});
   observer.observe(document, { subtree: true, childList: true, attributes: true, characterData: true });
@@ -288,19 +288,19 @@ def test_64_ranks_without_stutter(tmp_path):
       document.getElementById("title").textContent = JSON.stringify({ moves, all });"""
     dom, complaints = document(page, script=COUNTS + script)
     assert not complaints
-    found = json.loads(text_of(dom, "title"))
+    counts = json.loads(text_of(dom, "title"))
     channels = len(data_of(page)["passes"][0]["channels"])
     # A rank: three rings with their ground and up to six tiles, its mark and number, and the line and head of
     # a message of Q and one of K. A channel: its line, and the point and name of the end that it adds.
     drawn = 64 * (3 * (1 + 6) + 2 + 2 * 2) + 3 * channels + 50
-    for one in found["moves"]:
+    for one in counts["moves"]:
         assert 64 * 4 < one["drawn"] < drawn, one
         # The bar, the notes and two rows of the plan; a tile of the chosen rank is a cell with its colours.
         assert 0 < one["changed"] < 40 + 8 * one["tiles"], one
         assert one["pictures"] == 0, one
-    assert found["all"]["drawn"] > 2 * drawn, found["all"]
-    assert found["all"]["changed"] > 10 * (40 + 8 * found["all"]["tiles"]), found["all"]
-    assert found["all"]["pictures"] == 1, found["all"]
+    assert counts["all"]["drawn"] > 2 * drawn, counts["all"]
+    assert counts["all"]["changed"] > 10 * (40 + 8 * counts["all"]["tiles"]), counts["all"]
+    assert counts["all"]["pictures"] == 1, counts["all"]
 
 
 @needs_browser

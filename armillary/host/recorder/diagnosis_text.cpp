@@ -1,4 +1,5 @@
-// Texts about one rank, for the line of the cause and for the line of each rank.
+// Texts about one rank, for the line of the cause and for the line of each rank: what it does,
+// since when, and for whom it waits.
 #include <fmt/format.h>
 
 #include <algorithm>

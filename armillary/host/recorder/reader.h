@@ -52,7 +52,7 @@ struct RecordedWork {
   std::int64_t activity_bytes = 0;
   /// The activity ends when all ranks of the group have come to it.
   bool collective = false;
-  int group = 0;  ///< Of Flight::ranks_of().
+  int group = 0;  ///< As in Flight::ranks_of().
   /// Not `since_ns`: a call may have begun in the activity.
   std::int64_t activity_since_ns = 0;
 };
