@@ -1,6 +1,10 @@
 // Exact attention on 4 ranks that are threads of this process, compared with the same call on 1
 // rank: every strategy gives the same result up to rounding.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include "armillary/attention/sequence_parallel_attention.h"

@@ -3,7 +3,9 @@
 // leave; calls that are dropped or misused end all ranks.
 #include "armillary/attention/attention_in_progress.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

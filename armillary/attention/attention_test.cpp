@@ -1,7 +1,8 @@
 // attention_test.cpp: forward and backward without a graph give the bits of a call in a graph.
 #include "armillary/attention/attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,6 +1,9 @@
 // A rank whose call fails catches the error and stays: its peers must not wait for it until a
 // deadline.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,9 @@
 // known_problems_test.cpp: what a process and its groups know of problems, with more problems and
 // groups than are remembered. The process forgets programs with their proofs after 128 problems; a
 // group remembers 1,024 that it has proved.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>

@@ -2,7 +2,9 @@
 // device and the recorder of the world.
 #include "armillary/comm/mesh.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,9 @@
 // replay_test.cpp: a recomputed layer that kept attention's output does not attend again. The
 // kernel counts its pairs and the communicator its bytes; results are compared bit for bit with the
 // call itself.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

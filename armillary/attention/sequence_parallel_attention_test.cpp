@@ -3,7 +3,13 @@
 // inputs, and what is refused. Equality of all strategies is tested in tests/equivalence.
 #include "armillary/attention/sequence_parallel_attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

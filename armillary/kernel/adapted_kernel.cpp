@@ -5,7 +5,10 @@
 // are merged or added afterwards.
 #include "armillary/kernel/adapted_kernel.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 

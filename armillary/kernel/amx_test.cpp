@@ -1,5 +1,9 @@
 // The AMX kernels leave the tile configuration of the calling thread as it was.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

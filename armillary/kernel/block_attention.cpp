@@ -5,7 +5,10 @@
 // with the name of the method and name the tensor.
 #include "armillary/kernel/block_attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 

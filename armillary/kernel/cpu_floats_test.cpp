@@ -1,6 +1,8 @@
 // fp32 in instruction sets that multiply it as several bf16 parts: as accurate as fp32 vectors,
 // with the same NaN and Inf.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

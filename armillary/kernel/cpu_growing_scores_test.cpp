@@ -1,6 +1,8 @@
 // Scores that grow along the keys, in calls that do not ask for the largest score. Kernels may then
 // weigh keys relative to an earlier maximum, and must notice when that is not accurate.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

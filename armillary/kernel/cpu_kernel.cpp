@@ -5,7 +5,9 @@
 // (5) run; (6) copy back results whose rows are not contiguous.
 #include "armillary/kernel/cpu_kernel.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/SmallVector.h>
 #include <fmt/ranges.h>

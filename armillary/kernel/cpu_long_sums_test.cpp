@@ -1,6 +1,8 @@
 // Sums over thousands of tokens: their errors must not grow with the length, as they would if terms
 // were added to one long sum one by one.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/matmul.h>
 #include <gtest/gtest.h>
 
 #include "armillary/kernel/cpu_kernel.h"

@@ -1,6 +1,10 @@
 // cpu_math_test.cpp: functions of single numbers in each instruction set: exponentials, tanh,
 // rounding. Errors are measured in ulp against long double.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,7 +1,8 @@
 #include "armillary/kernel/cpu_views.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 

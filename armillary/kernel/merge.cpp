@@ -4,7 +4,12 @@
 // and write memory once. Other tensors go to ATen. Sinks are merged as a partial over one more key.
 #include "armillary/kernel/merge.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/logaddexp.h>
+#include <ATen/ops/sigmoid.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
 #include <fmt/ranges.h>
 

@@ -2,7 +2,17 @@
 // fp64: scaled_dot_product_attention, softmax, logsumexp and their autograd. Masks are comparisons
 // of positions and dropout uses ATen's generator, so that side has no code of this project. Then
 // follow cases in closed form and by hand.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_scaled_dot_product_attention_math.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/einsum.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -5,7 +5,14 @@
 // NaN or Inf in an input takes slower paths that keep it away from rows that do not see it.
 #include "armillary/kernel/reference.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/maximum.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>

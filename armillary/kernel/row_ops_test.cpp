@@ -2,7 +2,12 @@
 // kernel::merge and its siblings use only the best instruction set.
 #include "armillary/kernel/cpu/row_ops.h"
 
-#include <ATen/ATen.h>
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

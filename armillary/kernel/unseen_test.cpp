@@ -1,6 +1,11 @@
 // Whole row blocks of queries and keys without a visible pair, and KV heads that no query head
 // reads. A call that initialises its results must write these parts too.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

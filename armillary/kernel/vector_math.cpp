@@ -1,7 +1,9 @@
 #include "armillary/kernel/vector_math.h"
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/full.h>
 
 namespace armillary::kernel {
 

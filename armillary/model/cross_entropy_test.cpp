@@ -2,8 +2,13 @@
 // ignored tokens, no tokens, and the memory of one chunk only.
 #include "armillary/model/cross_entropy.h"
 
-#include <ATen/Functions.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,8 +3,12 @@
 // attention function that it is given.
 #include "armillary/model/decoder.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/outer.h>
+#include <ATen/ops/pow.h>
 
 #include <memory>
 

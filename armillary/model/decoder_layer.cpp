@@ -2,8 +2,8 @@
 // this order; K and V are handed to attention as soon as they are made.
 #include "armillary/model/decoder_layer.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include "armillary/model/row_ops.h"
 

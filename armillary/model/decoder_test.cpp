@@ -2,9 +2,16 @@
 // of the fused and the separate ops.
 #include "armillary/model/decoder.h"
 
-#include <ATen/Functions.h>
+#include <ATen/Context.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -2,7 +2,8 @@
 // is that in which they were given.
 #include "armillary/model/fields.h"
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 

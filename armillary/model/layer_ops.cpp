@@ -2,7 +2,9 @@
 // the pairs: it passes the norm or GELU to fused_linear as an option.
 #include "armillary/model/layer_ops.h"
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/gelu.h>
 
 #include <cstddef>
 #include <numeric>

@@ -5,7 +5,12 @@
 // of x is one sum over the matrices, and then goes back through GELU or norm.
 #include "armillary/model/linear.h"
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/gelu_backward.h>
+#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <numeric>

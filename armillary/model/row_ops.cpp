@@ -5,8 +5,13 @@
 // callers apply rotated_back to the gradient.
 #include "armillary/model/row_ops.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/silu.h>
+#include <ATen/ops/silu_backward.h>
+#include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <vector>

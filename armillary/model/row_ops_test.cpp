@@ -2,8 +2,17 @@
 // what they keep for backward.
 #include "armillary/model/row_ops.h"
 
-#include <ATen/Functions.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/rms_norm.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

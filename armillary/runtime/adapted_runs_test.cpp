@@ -1,6 +1,9 @@
 // Every strategy with an adapted kernel: a library that takes no carry, no delta and few masks.
-#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <mutex>

@@ -2,7 +2,9 @@
 // tensors in place. Users of a tile are listed by tile, so binding touches no other operand.
 #include "armillary/runtime/bound_tensors.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "armillary/runtime/dtypes.h"
 

@@ -1,7 +1,9 @@
 // device.cpp: the CPU as a device without lanes: an op runs in the call that starts it.
 #include "armillary/runtime/device.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include "armillary/kernel/cpu_kernel.h"
 

@@ -2,7 +2,10 @@
 // of the tests has shapes without memory, so whatever touches bytes fails.
 #include "armillary/runtime/device.h"
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

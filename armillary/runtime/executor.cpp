@@ -5,7 +5,10 @@
 // visible (query segment, key segment); other ops work segment by segment.
 #include "armillary/runtime/executor.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

@@ -2,7 +2,10 @@
 // ends before it is open, but the own block is computed meanwhile.
 #include "armillary/runtime/gate.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,14 @@
 // Lowered programs give the results of the programs that strategies make. The tests beside
 // plan/passes/ check which ops are lowered.
-#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -5,7 +5,9 @@
 // machine_wait.cpp has the rest: which batch may start, its start, and its end.
 #include "armillary/runtime/machine.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

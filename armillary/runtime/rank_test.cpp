@@ -2,7 +2,9 @@
 // Runs are those of ring without attention's agreement, on groups split off four ranks.
 #include "armillary/runtime/rank.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -5,7 +5,9 @@
 // operands of the tile are bound to it. Giving back reverses this.
 #include "armillary/runtime/zero_copy.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <utility>

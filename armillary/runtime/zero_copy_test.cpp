@@ -2,7 +2,9 @@
 // are, and executor_test.cpp that results are right.
 #include "armillary/runtime/zero_copy.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include "armillary/kernel/cpu_kernel.h"

@@ -2,7 +2,10 @@
 // Products and messages of one rank are recorded in their order.
 #include "armillary/train/attend_over_ranks.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/ones.h>
 #include <ATen/record_function.h>
 #include <fmt/ranges.h>
 #include <gmock/gmock.h>

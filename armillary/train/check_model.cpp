@@ -3,9 +3,12 @@
 // difference of all ranks counts: so no activation travels for the check's sake.
 #include "armillary/train/check_model.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
 #include <algorithm>

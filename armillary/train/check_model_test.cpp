@@ -2,8 +2,12 @@
 // its way.
 #include "armillary/train/check_model.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/zeros_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

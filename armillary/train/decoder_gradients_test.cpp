@@ -1,9 +1,17 @@
 // decoder_gradients_test.cpp: loss and all gradients of model/decoder.h, on one rank and on
 // several, against the model of model/testing/plain_decoder.h; rotary positions against angles
 // computed by hand.
-#include <ATen/Functions.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/repeat_interleave.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

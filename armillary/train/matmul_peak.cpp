@@ -1,6 +1,9 @@
 #include "armillary/train/matmul_peak.h"
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 
 #include <chrono>
 #include <optional>

@@ -1,7 +1,10 @@
 #include "armillary/train/one_device.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
 
 #include <cmath>
 #include <limits>

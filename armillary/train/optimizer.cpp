@@ -2,8 +2,11 @@
 // values and state in one pass.
 #include "armillary/train/optimizer.h"
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/full.h>
 
 #include <array>
 #include <cmath>

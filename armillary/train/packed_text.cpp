@@ -2,7 +2,9 @@
 // labels are made when a sequence is asked for.
 #include "armillary/train/packed_text.h"
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <cstddef>

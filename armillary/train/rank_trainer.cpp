@@ -6,9 +6,11 @@
 // Flags for a stop and for checkpoints are summed beside the loss.
 #include "armillary/train/rank_trainer.h"
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <algorithm>
 #include <array>

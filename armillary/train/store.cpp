@@ -2,7 +2,9 @@
 // and the two moments. A parameter of several units lies in the buffers of the first.
 #include "armillary/train/store.h"
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <span>

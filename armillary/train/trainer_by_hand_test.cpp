@@ -1,8 +1,12 @@
 // trainer_by_hand_test.cpp: a whole training run, from the packed text to AdamW, against the same
 // run computed with the plain model of plain_decoder.h, in fp64, on one device.
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // undeclared_test.cpp: models whose units, parameters and data do not fit each other, on all ranks
 // or on one: every rank throws the same line before any tile moves.
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

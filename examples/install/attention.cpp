@@ -1,5 +1,9 @@
 // Exact attention by the installed library: 4 ranks that are threads, compared with 1 rank.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <armillary/attention/sequence_parallel_attention.h>
 #include <armillary/comm/local.h>
 

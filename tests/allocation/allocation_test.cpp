@@ -1,6 +1,10 @@
 // allocation_test.cpp: a warm step of attention allocates nothing. Calls of operator new and of
 // torch's allocator are counted on every thread of the test.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,8 @@
 // Memory of one rank with 64K tokens: of tensors that must be, and little else.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

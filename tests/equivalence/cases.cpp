@@ -2,7 +2,13 @@
 // solve them, features, and the tensors of the whole sequence.
 #include "tests/equivalence/cases.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>

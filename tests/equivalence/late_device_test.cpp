@@ -2,8 +2,9 @@
 // started, bit for bit.
 #include "armillary/runtime/testing/late_device.h"
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
 #include <memory>

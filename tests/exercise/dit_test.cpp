@@ -1,5 +1,12 @@
 // dit_test.cpp: a model of one's own: a small DiT (arXiv:2212.09748) learns the noise in latents.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/outer.h>
 #include <gtest/gtest.h>
 
 #include <string>

@@ -1,6 +1,8 @@
 // Real runs in which a rank stops: the flight files name it, with its op, and the errors of the
 // other ranks name the message that they waited for.
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

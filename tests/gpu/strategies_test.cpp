@@ -1,7 +1,9 @@
 // strategies_test.cpp: every strategy on GPUs, through autograd, over NCCL. This program starts
 // itself as the ranks, one process each. Ranks may share a GPU. Without one, the tests are skipped.
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -6,8 +6,10 @@
 // Rank 0 prints a JSON object for each strategy: planned_bytes, what the plans of all passes send
 // between hosts; given_bytes, what the ranks gave to the engine for other hosts; wire_bytes, what
 // the interfaces of all hosts sent. The network must carry nothing else.
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/randn.h>
 #include <fmt/format.h>
 
 #include <cstdio>

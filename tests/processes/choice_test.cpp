@@ -1,7 +1,9 @@
 // choice_test.cpp: `auto` on ranks whose caches differ, as those of hosts do: this program starts
 // itself under mpirun, and only rank 0 has an answer that was measured.
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>

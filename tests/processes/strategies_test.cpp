@@ -2,8 +2,11 @@
 // under mpirun and compares the bits with those of threads.
 #include "tests/processes/strategies.h"
 
-#include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

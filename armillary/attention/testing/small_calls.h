@@ -2,8 +2,12 @@
 // this folder.
 #pragma once
 
-#include <ATen/Functions.h>
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/linspace.h>
+#include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
 
 #include <functional>

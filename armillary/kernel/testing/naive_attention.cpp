@@ -3,7 +3,14 @@
 // for the softmax and then weights of 0.
 #include "armillary/kernel/testing/naive_attention.h"
 
-#include <ATen/ATen.h>
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
 
 #include <cmath>
 #include <limits>

@@ -2,8 +2,12 @@
 // messages makes them: attend_all, then delta and attend_grad_all.
 #include "armillary/lab/bench/attention_case.h"
 
-#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/randn.h>
 
 #include <algorithm>
 #include <cmath>

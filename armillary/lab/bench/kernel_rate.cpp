@@ -3,8 +3,10 @@
 // times one forward, or one backward, of its own.
 #include "armillary/lab/bench/kernel_rate.h"
 
-#include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/GradMode.h>
 
 #include <cmath>

@@ -3,9 +3,12 @@
 // speed.
 #include "armillary/lab/bench/merge_rate.h"
 
-#include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/randn.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>

@@ -1,7 +1,10 @@
 // The operators are those that at::scaled_dot_product_attention calls on a CPU, without autograd.
 #include "armillary/lab/bench/sdpa.h"
 
-#include <ATen/ATen.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
+#include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 
 #include <optional>
 #include <tuple>

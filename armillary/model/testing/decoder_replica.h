@@ -2,7 +2,9 @@
 // are those that a store draws from the same seed.
 #pragma once
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstdint>

@@ -4,8 +4,23 @@
 //   L tokens, E dim, H query heads, D head dim
 #pragma once
 
-#include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/complex.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/embedding.h>
+#include <ATen/ops/exp.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/imag.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/polar.h>
+#include <ATen/ops/real.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
 
 #include <cmath>
 #include <cstdint>

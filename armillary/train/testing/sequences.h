@@ -1,7 +1,9 @@
 // sequences.h: sequences of tokens as lists of numbers, for tests.
 #pragma once
 
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/tensor.h>
 
 #include <cstdint>
 #include <string>

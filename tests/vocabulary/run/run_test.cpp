@@ -1,6 +1,10 @@
 // run_test.cpp: pages are gathered on ranks that are threads, on the CPU and on the late device, by
 // the machine that runs attention, and the flight recorder is told of their ops.
-#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
