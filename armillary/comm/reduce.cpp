@@ -70,10 +70,13 @@ void reduce_with(const Combine& combine, std::span<const Array> addends, const A
 template <class T, class R>
 void reduce_to(Reduction reduction, std::span<const Array> addends, const Array& result) {
   using Accumulator = typename AccumulatorOf<T>::Type;
+  // Objects with types of their own: functions of one type would share a loop that calls them.
+  const auto sum = [](Accumulator a, Accumulator b) { return sum_of(a, b); };
+  const auto largest = [](Accumulator a, Accumulator b) { return largest_of(a, b); };
   if (reduction == Reduction::Sum) {
-    reduce_with<T, R>(sum_of<Accumulator>, addends, result);
+    reduce_with<T, R>(sum, addends, result);
   } else {
-    reduce_with<T, R>(largest_of<Accumulator>, addends, result);
+    reduce_with<T, R>(largest, addends, result);
   }
 }
 
