@@ -51,7 +51,7 @@ TORCH_CHECKS = [
 ]
 
 
-BATCH = 18
+BATCH = 48
 # In a batch, findings lie in included sources.
 IN_SOURCES = r"--header-filter=/(armillary|cli|tests|examples)/[^ ]*\.(h|cpp)$"
 
