@@ -122,7 +122,7 @@ class FedCall {
 
   /// Ends a call that is in progress, on all ranks.
   void drop(const std::string& text) {
-    k_BLGD_ = v_BLGE_ = {};
+    k_BLGD_ = v_BLGE_ = at::Tensor();
     if (!call_ || call_->is_over()) return;
     try {
       refuse_on_group(use(), text);
