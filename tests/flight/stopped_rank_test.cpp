@@ -74,7 +74,7 @@ void sleep_until_told() {
   for (int i = 0; i < 1200 && told_ranks() == 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
-  EXPECT_GT(told_ranks(), 0);
+  EXPECT_GT(told_ranks().load(), 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(500));
 }
 
