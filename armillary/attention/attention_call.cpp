@@ -321,13 +321,15 @@ std::unique_ptr<runtime::Execution> AttentionCall::end() {
 void AttentionCall::drop(const std::string& reason) {
   if (!run) return;
   comm->abort(reason);
-  dropped = reason;
+  drop_reason = reason;
+  is_dropped = true;
   end();
 }
 
 void AttentionCall::check_in_progress() const {
-  if (dropped) {
-    fail<CommError>("attention: the call has ended{}{}", dropped->empty() ? "" : ": ", *dropped);
+  if (is_dropped) {
+    fail<CommError>("attention: the call has ended{}{}", drop_reason.empty() ? "" : ": ",
+                    drop_reason);
   }
   if (!run) fail<InvalidArgument>("attention: the call is over; begin another one");
 }

@@ -6,6 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -62,7 +63,9 @@ struct AttentionCall {
   std::optional<at::Tensor> sinks_H;
   FedTensor k_BLGD;
   FedTensor v_BLGE;
-  std::optional<std::string> dropped;  ///< Why it ended before it had finished; none if it did not.
+  /// Why it ended before it had finished; written before is_dropped, which other threads may read.
+  std::string drop_reason;
+  std::atomic<bool> is_dropped = false;
 
   AttentionCall() = default;
   AttentionCall(const AttentionCall&) = delete;

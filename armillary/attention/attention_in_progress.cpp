@@ -217,7 +217,7 @@ AttentionResults finished(const std::shared_ptr<AttentionCall>& call, const at::
 /// group may be gone.
 template <class Action>
 decltype(auto) while_in_progress(AttentionCall& call, const Action& action) {
-  if (call.dropped) call.check_in_progress();
+  if (call.is_dropped) call.check_in_progress();
   return runtime::or_abort(*call.comm, [&] {
     call.check_in_progress();
     return action();

@@ -20,18 +20,19 @@
 #include "armillary/comm/local.h"
 #include "armillary/proof/proofs.h"
 #include "armillary/runtime/group_state.h"
+#include "armillary/runtime/program_cache.h"
 #include "armillary/runtime/rank.h"
 
 namespace armillary::attention {
 namespace {
 
-constexpr int kMoreThanPrograms = 140;
+constexpr int kMoreThanPrograms = runtime::kProblemsKept + 8;
 constexpr std::int64_t kTokens = 100;
 
 /// Options of the i-th problem, which no other test has.
 AttentionOptions options_of(int i) {
   AttentionOptions options = causal_options("ring");
-  options.mask = plan::window_mask({kTokens, kTokens}, {.left = 3 + i / 20, .right = i % 20},
+  options.mask = plan::window_mask({kTokens, kTokens}, {.left = 3 + i / 40, .right = i % 40},
                                    plan::Align::Start);
   options.layout = plan::parse_layout("striped");
   return options;
@@ -112,10 +113,10 @@ TEST(KnownProblems, OfOtherGroupsCountForNothing) {
       const int rank = comm.rank();
       const auto outer = comm.split(rank == 0 || rank == 3 ? 0 : 1, 0);  // {0, 3}, {1, 2}
       const auto inner = comm.split(rank / 2, 0);                        // {0, 1}, {2, 3}
-      const int known = rank == 0 || rank == 3 ? 300 : 301;
+      const int known = rank == 0 || rank == 3 ? 700 : 701;
       const std::vector<at::Tensor> required = attended(*outer, options_of(known));
-      if (forgets) forget_programs(*outer, 310);
-      for (const int problem : {300, 301}) {
+      if (forgets) forget_programs(*outer, 710);
+      for (const int problem : {700, 701}) {
         const std::vector<at::Tensor> actual = attended(*inner, options_of(problem));
         // The same place in a group of two.
         if (problem == known && inner->rank() == outer->rank()) {
@@ -129,17 +130,17 @@ TEST(KnownProblems, OfOtherGroupsCountForNothing) {
 // The programs of a call that is in progress are its own.
 TEST(KnownProblems, MayBeForgottenWhileACallIsInProgress) {
   comm::run_ranks(2, [](comm::Communicator& comm) {
-    const AttentionOptions options = options_of(500);
+    const AttentionOptions options = options_of(1300);
     const std::vector<at::Tensor> required = attended(comm, options);
     const auto other = comm.split(0, 0);
     const Leaves x(comm, options, at::kFloat);
     AttentionInProgress call =
         Attention(comm, options).begin(CallKind::Attention, attention_shape_of(x.q, x.k, x.v));
     call.feed_k(x.k);
-    forget_programs(*other, 510);
+    forget_programs(*other, 1310);
     call.feed_v(x.v);
     const at::Tensor out = call.finish(x.q, x.k, x.v).out_BLHE;
-    forget_programs(*other, 510);
+    forget_programs(*other, 1310);
     out.backward(out.detach());
     expect_same({out.detach(), x.q.grad(), x.k.grad(), x.v.grad()}, required, "in progress");
   });
@@ -150,7 +151,7 @@ TEST(KnownProblems, AreNotProvedAheadAgain) {
   std::int64_t before = 0;
   const plan::Strategy ring = plan::parse_strategy("ring");
   comm::run_ranks(2, [&](comm::Communicator& comm) {
-    const AttentionOptions options = options_of(700);
+    const AttentionOptions options = options_of(1900);
     const plan::Problem problem{.world = 2,
                                 .batch = 2,
                                 .heads = 4,
@@ -161,13 +162,13 @@ TEST(KnownProblems, AreNotProvedAheadAgain) {
                                 .layout = options.layout};
     attended(comm, options);
     ASSERT_TRUE(runtime::Rank::of(comm).group(comm).known.has_proved(problem, "ring"));
-    forget_programs(comm, 710);
+    forget_programs(comm, 1910);
     comm::barrier(comm);
     if (comm.rank() == 0) before = proofs_made();
     comm::barrier(comm);
     runtime::prove_ahead(comm, problem, ring);
     // One that is new is proved ahead, by one rank even: it changes nothing that ranks agree on.
-    AttentionOptions fresh = options_of(900);
+    AttentionOptions fresh = options_of(2500);
     plan::Problem next = problem;
     next.mask = fresh.mask;
     if (comm.rank() == 0) runtime::prove_ahead(comm, next, ring);

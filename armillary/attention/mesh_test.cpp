@@ -23,19 +23,19 @@
 namespace armillary::attention {
 namespace {
 
-constexpr std::int64_t kTokens = 24;  // of each rank
+constexpr std::int64_t kRankTokens = 24;
 
 AttentionOptions causal_pair() {
-  return {.mask = plan::causal_mask({2 * kTokens, 2 * kTokens}, plan::Align::Start),
+  return {.mask = plan::causal_mask({2 * kRankTokens, 2 * kRankTokens}, plan::Align::Start),
           .layout = plan::parse_layout("contiguous")};
 }
 
 /// Tokens of a rank of a replica.
 at::Tensor input(int replica, int rank) {
-  return at::arange(kTokens * 2 * 8, at::kFloat)
+  return at::arange(kRankTokens * 2 * 8, at::kFloat)
       .add(1000. * replica + 100. * rank)
       .sin()
-      .view({1, kTokens, 2, 8});
+      .view({1, kRankTokens, 2, 8});
 }
 
 TEST(AttentionOnAMesh, RunsBesideSumsOverAnotherAxis) {

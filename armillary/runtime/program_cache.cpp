@@ -126,7 +126,7 @@ class Cache {
 
  private:
   std::mutex mutex_;
-  Recent<std::shared_ptr<ProgramEntry>> entries_{128};
+  Recent<std::shared_ptr<ProgramEntry>> entries_{kProblemsKept};
 };
 
 Cache& cache() {

@@ -24,9 +24,12 @@ struct CompiledAttention {
   proof::RankPrograms proved;  ///< to be proved before the first run
 };
 
+/// Problems that the process keeps, those that were used last. Packed documents bring a mask a
+/// sequence: those of the last step, of this one and of the next, proved ahead, have to fit.
+inline constexpr int kProblemsKept = 512;
+
 /// Returns the programs that were compiled for an equal problem, strategy, rank and the same kernel
-/// and source, or compiles them. The cache keeps the 128 problems that were used last; ranks that
-/// are threads share the planning. It does not prove anything: the caller has to
+/// and source, or compiles them. Ranks that are threads share the planning. It does not prove anything: the caller has to
 /// (proof/together.h). Threads: any.
 /// @throws InvalidArgument if the strategy cannot solve the problem.
 std::shared_ptr<const CompiledAttention> compile_cached(const plan::Problem& problem,
@@ -36,7 +39,7 @@ std::shared_ptr<const CompiledAttention> compile_cached(const plan::Problem& pro
                                                         const proof::ProgramSource& source = {});
 
 /// The proofs of those programs, for a thread that makes them ahead of the first call. They go with
-/// the programs, after 128 other problems.
+/// the programs, after kProblemsKept other problems.
 std::shared_ptr<proof::Proofs> proofs_cached(const plan::Problem& problem,
                                              const plan::Strategy& strategy,
                                              const kernel::Kernel& kernel);

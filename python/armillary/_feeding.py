@@ -46,6 +46,7 @@ class AttentionInProgress:
         self._value_dim = value_dim
         self._options = Options(**settings)
         self._mask: tuple[str, int] = ("", 0)
+        self._is_given_up = False
 
     def feed_k(self, k: Tensor) -> None:
         """Takes K, as `attention` does, and begins the call with all ranks: collective. Raises as it does."""
@@ -84,8 +85,9 @@ class AttentionInProgress:
         return out.transpose(1, 2) if self._options.format == "BHLD" else out
 
     def drop(self, reason: str = "") -> None:
-        """Gives the call up: `CommError` with the reason on ranks that go on with it. Does nothing to a call
-        that has not begun, or has finished."""
+        """Gives the call up: `CommError` with the reason on ranks that go on with it. Tells nobody of a call
+        that has not begun, or has finished. A `with` block may end after it."""
+        self._is_given_up = True
         if self._call is not None:
             why = f": {reason}" if reason else ""
             self._call.drop(f"attention: a call was dropped before it had finished{why}")
@@ -96,6 +98,8 @@ class AttentionInProgress:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is None and self._is_given_up:
+            return
         if kind is None:
             with self._sp._refusals():
                 if self._required != _ANOTHER:

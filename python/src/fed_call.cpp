@@ -90,12 +90,17 @@ class FedCall {
                                           .head_dim = k_BLGD.size(3),
                                           .value_dim = q.value_dim,
                                           .dtype = k_BLGD.scalar_type()};
-    call_ = begin_on_group(settings_.group, [&](comm::Communicator& comm) {
-      AttentionInProgress call =
-          Attention(comm, options).begin(attention::CallKind::Functional, shape);
-      call.feed_k(k_BLGD);
-      return call;
-    });
+    try {
+      call_ = begin_on_group(settings_.group, [&](comm::Communicator& comm) {
+        AttentionInProgress call =
+            Attention(comm, options).begin(attention::CallKind::Functional, shape);
+        call.feed_k(k_BLGD);
+        return call;
+      });
+    } catch (const std::exception& error) {
+      failure_ = error.what();
+      throw;
+    }
     k_BLGD_ = k_BLGD;
   }
 
@@ -131,8 +136,10 @@ class FedCall {
     }
   }
 
-  /// The method that comes next. @throws CommError, with the reason, if the call was dropped.
+  /// The method that comes next. @throws CommError, with the reason, if the call was dropped or
+  /// could not begin.
   std::string required() const {
+    if (failure_) fail<CommError>("attention: the call has ended: {}", *failure_);
     if (!call_) return "feed_k";
     try {
       call_->check_in_progress();
@@ -156,6 +163,7 @@ class FedCall {
   Call settings_;  ///< Without the extras.
   std::vector<IValue> rest_;
   std::shared_ptr<AttentionInProgress> call_;  ///< Null before K is fed.
+  std::optional<std::string> failure_;         ///< Why the call could not begin.
   at::Tensor k_BLGD_;                          ///< As they were fed, until the end.
   at::Tensor v_BLGE_;
 };

@@ -275,6 +275,43 @@ def failing_before(sp, rank):
         return (f"ValueError: {error}",)
 
 
+def giving_up(sp, rank):
+    """Rank 0 drops its call inside its block, which then ends in peace."""
+    q, k, v, _ = mine(sp, tensors())
+
+    def run():
+        with sp.begin(heads=6, value_dim=5) as call:
+            call.feed_k(k)
+            if rank == 0:
+                call.drop("nobody wants it")
+            else:
+                call.feed_v(v)
+                call.finish(q)
+
+    heard = error_of(run)
+    return (heard if rank else heard.replace("nothing was raised", "nobody wants it"),)
+
+
+def giving_up_before(sp, rank):
+    """A call that is dropped before K is none: nobody hears of it."""
+
+    def run():
+        with sp.begin(heads=6, value_dim=5) as call:
+            call.drop("too early")
+
+    return (error_of(run),)
+
+
+def going_on_after_a_failure(sp, rank):
+    """K of 4 heads ends the call; what comes after it on its rank tells nobody anything."""
+    _, k, v, _ = mine(sp, tensors())
+    call = sp.begin(heads=6, value_dim=5)
+    first = error_of(lambda: call.feed_k(k[:, :, :4] if rank == 0 else k))
+    if "nothing" in first:
+        first = error_of(lambda: call.feed_v(v))
+    return first, error_of(lambda: call.feed_v(v))
+
+
 def leaving_early(sp, rank):
     _, k, v, _ = mine(sp, tensors())
 
@@ -305,6 +342,9 @@ REFUSALS = {
     "unshard beside it": (beside(lambda sp, q, k, v: sp.unshard(k)), BUSY),
     "another begin": (beside(lambda sp, q, k, v: sp.begin(heads=6, value_dim=5).feed_k(k)), BUSY),
     "left early": (leaving_early, "begin: the call was left before feed_v"),
+    "dropped inside its block": (giving_up, "nobody wants it"),
+    "dropped before it began": (giving_up_before, "nothing was raised"),
+    "gone on with after a failure": (going_on_after_a_failure, "multiple of kv_heads"),
     "dropped by an exception": (dropping, "of the user"),
     "dropped before K": (failing_before, "of the user"),
     "forgotten": (forgetting, "dropped before it had finished"),

@@ -68,7 +68,7 @@ TEST(ReportError, RunsThatAreNone) {
   expect_refused(fmt::format("'{}' has no flight files; the folder of a run is required", flight));
   folder.write("run/flight/rank-0000.bin", "no flight");
   expect_refused(fmt::format(
-      "'{}/rank-0000.bin' has 9 bytes; a flight file of 69600 bytes is required", flight));
+      "'{}/rank-0000.bin' has 9 bytes; a flight file of 102368 bytes is required", flight));
 }
 
 /// A problem of another world than the run's is refused before its plans are made.

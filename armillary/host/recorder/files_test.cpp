@@ -153,8 +153,9 @@ TEST_F(DamagedFile, APipeIsNotWaitedFor) {
 }
 
 TEST_F(DamagedFile, OfAnotherVersion) {
-  write_at(offsetof(Identity, format_version), "\x02");
-  EXPECT_THAT(error(), HasSubstr("has format version 2; 5 is required, that of this program"));
+  write_at(offsetof(Identity, format_version), "\x04");
+  std::filesystem::resize_file(path(), 69600);
+  EXPECT_THAT(error(), HasSubstr("has format version 4; 5 is required, that of this program"));
 }
 
 TEST_F(DamagedFile, OfAnotherProgram) {

@@ -52,6 +52,7 @@ class FlightReader {
  public:
   explicit FlightReader(const std::string& path)
       : path_(path), file_({.where = "flight file", .required = "a flight file"}, path) {
+    if (file_.bytes().size() >= sizeof(Identity)) check_format(load_words<Identity>(words()));
     if (std::ssize(file_.bytes()) != kMappedBytes) {
       fail<IoError>("{} has {}; a flight file of {} bytes is required", quote(path),
                     count_of(std::ssize(file_.bytes()), "byte"), kMappedBytes);
@@ -98,9 +99,9 @@ class FlightReader {
     return name;
   }
 
-  /// Fixed facts. The magic comes first: without it nothing else means anything.
-  void read_identity() {
-    const auto identity = load_words<Identity>(words());
+  /// The magic comes first: without it nothing else means anything. Files of other versions have
+  /// other sizes.
+  void check_format(const Identity& identity) const {
     if (identity.magic != kMagic) {
       fail<IoError>("{} is no flight file; one that `armillary train` wrote is required",
                     quote(path_));
@@ -109,6 +110,11 @@ class FlightReader {
       fail<IoError>("{} has format version {}; {} is required, that of this program", quote(path_),
                     identity.format_version, kFormatVersion);
     }
+  }
+
+  /// Fixed facts.
+  void read_identity() {
+    const auto identity = load_words<Identity>(words());
     if (identity.check != check_of(identity) || identity.file_bytes != kMappedBytes ||
         identity.world > plan::kMaxWorld || identity.rank < 0 || identity.rank >= identity.world ||
         identity.wall_ns < 0 || identity.wall_ns >= kMostWallNs) {
