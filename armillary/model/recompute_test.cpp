@@ -1,3 +1,5 @@
+// recompute_test.cpp: layers whose activations are not kept have the bits of those that keep them,
+// in values and gradients, and keep what they say.
 #include "armillary/model/recompute.h"
 
 #include <ATen/TensorOperators.h>

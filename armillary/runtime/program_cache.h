@@ -29,8 +29,8 @@ struct CompiledAttention {
 inline constexpr int kProblemsKept = 512;
 
 /// Returns the programs that were compiled for an equal problem, strategy, rank and the same kernel
-/// and source, or compiles them. Ranks that are threads share the planning. It does not prove anything: the caller has to
-/// (proof/together.h). Threads: any.
+/// and source, or compiles them. Ranks that are threads share the planning. It does not prove
+/// anything: the caller has to (proof/together.h). Threads: any.
 /// @throws InvalidArgument if the strategy cannot solve the problem.
 std::shared_ptr<const CompiledAttention> compile_cached(const plan::Problem& problem,
                                                         const plan::Strategy& strategy,
