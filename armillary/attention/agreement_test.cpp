@@ -39,6 +39,7 @@
 #include "armillary/proof/together.h"
 #include "armillary/runtime/device.h"
 #include "armillary/runtime/group_state.h"
+#include "armillary/runtime/program_cache.h"
 #include "armillary/runtime/rank.h"
 #include "armillary/runtime/testing/watched_communicator.h"
 
@@ -150,7 +151,7 @@ TEST(Agreement, EveryRankIsToldThatThePlanIsWrong) {
 TEST(Agreement, AProgramThatIsCompiledAnewIsTheOneThatWasProved) {
   const AttentionOptions options = causal(fresh_tokens());
   std::vector<AttentionOptions> others;
-  for (int i = 0; i < 140; ++i) others.push_back(causal(fresh_tokens()));
+  for (int i = 0; i < runtime::kProblemsKept + 8; ++i) others.push_back(causal(fresh_tokens()));
   std::atomic<bool> later = false;
   AttentionOptions impure =
       options;  // of rank 1: its source makes another program when asked again

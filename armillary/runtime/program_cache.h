@@ -26,7 +26,7 @@ struct CompiledAttention {
 
 /// Problems that the process keeps, those that were used last. Packed documents bring a mask a
 /// sequence: those of the last step, of this one and of the next, proved ahead, have to fit.
-inline constexpr int kProblemsKept = 512;
+inline constexpr int kProblemsKept = 256;
 
 /// Returns the programs that were compiled for an equal problem, strategy, rank and the same kernel
 /// and source, or compiles them. Ranks that are threads share the planning. It does not prove

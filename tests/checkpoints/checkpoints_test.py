@@ -159,8 +159,10 @@ def test_a_signal_ends_the_run_after_its_step_and_a_second_one_at_once(tmp_path,
 
 
 def limit_file_sizes():
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write then fails as on a full disk
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    signal.signal(
+        signal.SIGXFSZ, signal.SIG_IGN
+    )  # a write then fails as on a full disk; flight files are smaller
+    resource.setrlimit(resource.RLIMIT_FSIZE, (110_000, 110_000))
 
 
 def test_a_disk_that_is_full_ends_the_run_with_the_reason(tmp_path):
