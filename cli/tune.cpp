@@ -197,8 +197,7 @@ CLI::App* add_tune_with(CLI::App& app, int& exit_code, MeasureAnswer measure,
   flags->pass = "both";
   flags->layout = "any";
   add_problem_flags(*verb, *flags);
-  verb->remove_option(verb->get_option("--strategy"));
-  verb->remove_option(verb->get_option("--lower"));
+  for (const char* name : {"--strategy", "--lower"}) verb->remove_option(verb->get_option(name));
   verb->get_option("--layout")
       ->description("any, contiguous, zigzag, striped[:W] or balanced [any]");
   verb->get_option("--transfer-dtype")

@@ -1,4 +1,5 @@
 // simulate_ranges_test.cpp: ranges of the verb `simulate`: their table, and those that it refuses.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -84,7 +85,7 @@ TEST(SimulateRangesError, FlagsOfOneProblem) {
       " with ranges, which give CSV; one value each of --world, --seq and --heads, without "
       "--bandwidth, --weak, --strategies and --csv, is required";
   for (const std::string flag : {"--json", "--fold", "--compare"}) {
-    expect_error(ranges_with({flag}), Eq("simulate: " + flag + rest));
+    expect_error(ranges_with({flag}), Eq(fmt::format("simulate: {}{}", flag, rest)));
   }
   expect_error(ranges_with({"--trace", "t.json"}), Eq("simulate: --trace" + rest));
   expect_error(ranges_with({"--lower", "none"}), Eq("simulate: --lower" + rest));
