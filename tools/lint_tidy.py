@@ -191,9 +191,10 @@ def jobs_of(build, todo):
 def todo_of(build, paths, version):
     """The sources of a build that were not clean, each once, by path."""
     todo = {}
+    clean = set()
     for entry in json.loads((build / "compile_commands.json").read_text(encoding="utf-8")):
         path = pathlib.Path(entry["file"])
-        if path in todo or not path.is_file() or not path.is_relative_to(ROOT):
+        if path in todo or path in clean or not path.is_file() or not path.is_relative_to(ROOT):
             continue
         if paths and path not in paths:
             continue
@@ -203,7 +204,9 @@ def todo_of(build, paths, version):
         target = words[place + 1].split(".dir/")[0]
         del words[place : place + 2]
         key = key_of(path, [word.replace(str(ROOT), ".") for word in words], version)
-        if not (CACHE / key).exists():
+        if (CACHE / key).exists():
+            clean.add(path)
+        else:
             todo[path] = Source(path, target, words, key)
     return [todo[path] for path in sorted(todo)]
 
