@@ -52,8 +52,12 @@ ARMILLARY_INLINE void tile_zero() {
 }
 // Emulated kernels are compiled for few seconds of the compiler; half of their tests' time is spent
 // here.
-__attribute__((optimize("O3"), noinline)) inline void add_products(Float* sum, const Float* a,
-                                                                   const Float* b) {
+#if defined(__clang__)
+#define ARMILLARY_OPTIMISED
+#else
+#define ARMILLARY_OPTIMISED __attribute__((optimize("O3"), noinline))
+#endif
+ARMILLARY_OPTIMISED inline void add_products(Float* sum, const Float* a, const Float* b) {
   for (int r = 0; r < kSide; ++r) {
     for (int i = 0; i < kSide; ++i) sum[r] = dot(all(a[r][i]), b[i], sum[r]);
   }
