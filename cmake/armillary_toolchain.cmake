@@ -22,7 +22,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
 endif()
 
 # Objects of one build are found for another (release, plan, the wheel, another checkout): paths are relative, also in
-# debug information, and what is warned of does not change an object. CCACHE_DEPEND: the headers are those that the compiler names, so that no unit is preprocessed twice.
+# debug information, and what is warned of does not change an object. CCACHE_DEPEND: the headers are those that the
+# compiler names, so that no unit is preprocessed twice.
 find_program(ARMILLARY_CCACHE ccache)
 if(ARMILLARY_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(armillary_ccache_settings CCACHE_IGNOREOPTIONS=-Werror CCACHE_DEPEND=1 CCACHE_NOHASHDIR=1)

@@ -2,7 +2,8 @@
 
 # Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
 # only: libtorch, which does their work, is not instrumented, and its headers are slow to compile. plan's own tests run
-# in release and, with --all, in asan; those of others use its library. Tests that wait for nobody run behind others, at low priority; those with deadlines do not.
+# in release and, with --all, in asan; those of others use its library. Tests that wait for nobody run
+# behind others, at low priority; those with deadlines do not.
 ASAN_BEHIND_LABELS="core kernel"
 readonly ASAN_LABELS="comm proof runtime attention conformance"
 readonly TSAN_LABELS="equivalence comm proof runtime attention conformance"

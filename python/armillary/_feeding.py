@@ -119,7 +119,9 @@ class AttentionInProgress:
     @property
     def _required(self) -> str:
         """The method that comes next. Raises `CommError`, with the reason, if the call was dropped."""
-        return "feed_k" if self._call is None else self._call.required
+        if self._call is None:
+            return _ANOTHER if self._is_given_up else "feed_k"
+        return self._call.required
 
     def _check_turn(self, name: str) -> None:
         """Raises `InvalidArgument` if a method is called out of turn."""

@@ -293,13 +293,17 @@ def giving_up(sp, rank):
 
 
 def giving_up_before(sp, rank):
-    """A call that is dropped before K is none: nobody hears of it."""
+    """A call that is dropped before K is none: nobody hears of it, and it takes nothing more."""
+    _, k, _, _ = mine(sp, tensors())
+    call = sp.begin(heads=6, value_dim=5)
 
     def run():
-        with sp.begin(heads=6, value_dim=5) as call:
+        with call:
             call.drop("too early")
 
-    return (error_of(run),)
+    heard = error_of(run)
+    late = error_of(lambda: call.feed_k(k))
+    return heard, "nothing was raised" if "another call is required" in late else late
 
 
 def going_on_after_a_failure(sp, rank):
