@@ -130,8 +130,8 @@ class AttentionInProgress {
   /// Takes q, and k and v unless they were fed, and runs to the end; once. Gradients reach the
   /// three tensors that are given here; k and v must lie in the memory that was fed. If nothing was
   /// fed, ops that need no message are computed while the ranks agree.
-  /// @throws InvalidArgument if k or v is not the tensor that was fed, or it, or a tensor whose view
-  /// it is, was written to since, or the shape of q is not that of `begin`; CommError as the
+  /// @throws InvalidArgument if k or v is not the tensor that was fed, or it, or a tensor whose
+  /// view it is, was written to since, or the shape of q is not that of `begin`; CommError as the
   /// communicator.
   AttentionResults finish(const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                           const at::Tensor& v_BLGE);
