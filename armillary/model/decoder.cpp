@@ -31,6 +31,18 @@ RotaryAngles rotary_angles_at(const at::Tensor& positions_L, std::int64_t head_d
   return {angles.cos().to(at::kFloat), angles.sin().to(at::kFloat)};
 }
 
+/// Rows of the table of learned positions.
+at::Tensor learned_positions(const at::Tensor& table_SE, const at::Tensor& positions_L) {
+  const std::int64_t last = positions_L.numel() == 0 ? 0 : positions_L.max().item().toLong();
+  if (last >= table_SE.size(0)) {
+    fail<InvalidArgument>(
+        "model: a token at position {}; positions below {}, the rows of pos_embeddings.weight, are "
+        "required; nearest: model.max_seq_len {}",
+        last, table_SE.size(0), last + 1);
+  }
+  return at::embedding(table_SE, positions_L);
+}
+
 /// The output of a layer that keeps attention's output alone: the first run of the layer leaves the
 /// replay of its attention, and the second run calls it instead of attention.
 at::Tensor run_keeping_attention(const DecoderLayer& layer, const at::Tensor& x_BLE,
@@ -80,8 +92,11 @@ cost::ModelCost Decoder::cost() const {
 at::Tensor Decoder::run(int unit, const Weights& weights, const at::Tensor& x,
                         const ModelInputs& inputs) {
   if (unit == 0) {
-    return at::embedding(weights.at("tok_embeddings.weight"), inputs.batch.at(kTokens))
-        .to(options_.dtype());
+    at::Tensor x_BLE = at::embedding(weights.at("tok_embeddings.weight"), inputs.batch.at(kTokens));
+    if (options_.max_seq_len() > 0) {
+      x_BLE = x_BLE + learned_positions(weights.at("pos_embeddings.weight"), inputs.positions_L);
+    }
+    return x_BLE.to(options_.dtype());
   }
   if (unit <= options_.n_layers()) return run_layer(unit - 1, weights, x, inputs);
   return run_head(weights, x, inputs);
@@ -89,11 +104,12 @@ at::Tensor Decoder::run(int unit, const Weights& weights, const at::Tensor& x,
 
 at::Tensor Decoder::run_layer(std::int64_t layer, const Weights& weights, const at::Tensor& x_BLE,
                               const ModelInputs& inputs) {
-  const DecoderLayer bound{.options = options_,
-                           .ops = ops_,
-                           .name = layer_unit(layer),
-                           .weights = weights,
-                           .angles = angles_at(inputs.positions_L)};
+  const DecoderLayer bound{
+      .options = options_,
+      .ops = ops_,
+      .name = layer_unit(layer),
+      .weights = weights,
+      .angles = options_.max_seq_len() > 0 ? RotaryAngles() : angles_at(inputs.positions_L)};
   const Attends& attends = inputs.attends;
   switch (options_.recompute()) {
     case cost::Recompute::None:
@@ -112,8 +128,7 @@ at::Tensor Decoder::run_layer(std::int64_t layer, const Weights& weights, const 
 
 at::Tensor Decoder::run_head(const Weights& weights, const at::Tensor& x_BLE,
                              const ModelInputs& inputs) const {
-  const at::Tensor features_BLE =
-      ops_->norm(x_BLE, {weights.at("norm.weight"), options_.norm_eps()});
+  const at::Tensor features_BLE = ops_->norm(x_BLE, decoder_norm(options_, weights, "norm"));
   const at::Tensor& output_VE =
       weights.at(options_.tied() ? "tok_embeddings.weight" : "output.weight");
   if (!inputs.batch.contains(kLabels)) return ops_->linear(features_BLE, output_VE);

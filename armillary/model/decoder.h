@@ -1,10 +1,11 @@
-// decoder.h: a decoder-only transformer as units (model.h), for gpt.h and llama.h.
+// decoder.h: a decoder-only transformer as units (model.h), for gpt.h, gpt2.h and llama.h.
 //
-//   embedding   tokens_BL --> x_BLE
+//   embedding   tokens_BL, and learned positions --> x_BLE
 //   layers.i    x + attention(norm(x)) = h, then h + feed_forward(norm(h))
 //   head        norm, then the output matrix: logits_BLV, or with labels the loss
 //
-// Pre-norm with RMSNorm, rotary positions, grouped-query attention, GELU or SwiGLU, no biases.
+// Pre-norm with RMSNorm or LayerNorm, rotary or learned positions, grouped-query attention, GELU or
+// SwiGLU, biases in the layers or none.
 // decoder_parameters.h has the names, shapes and initial values of the parameters.
 //
 // Dtypes. Parameters are fp32. With dtype bf16 the matrices are rounded to bf16 when they are used,
@@ -29,7 +30,8 @@
 
 namespace armillary::model {
 
-/// cos and sin of the rotary angle of each pair of dims at each position, fp32, [L, D/2].
+/// cos and sin of the rotary angle of each pair of dims at each position, fp32, [L, D/2]; undefined
+/// with learned positions.
 struct RotaryAngles {
   at::Tensor cos_LC;
   at::Tensor sin_LC;
@@ -46,6 +48,7 @@ class Decoder : public Model {
 
   /// Reads `tokens` in the embedding and `labels`, if there are any, in the head. The loss is fp64;
   /// a token with kIgnoredLabel adds nothing. The logits are in the dtype of the options.
+  /// @throws InvalidArgument for a position that has no row in the table of learned positions.
   at::Tensor run(int unit, const Weights& weights, const at::Tensor& x,
                  const ModelInputs& inputs) override;
 

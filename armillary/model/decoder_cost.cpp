@@ -10,6 +10,20 @@ bool is_swiglu(const DecoderOptions& options) {
   return options.feed_forward() == FeedForwardKind::SwiGlu;
 }
 
+/// Parameters of one norm.
+std::int64_t norm_parameters(const DecoderOptions& options) {
+  return (options.norm() == NormKind::Layer ? 2 : 1) * options.dim();
+}
+
+/// Parameters of the norms and biases of one layer.
+std::int64_t vector_parameters(const DecoderOptions& options, std::int64_t kv_dim) {
+  const std::int64_t norms = 2 * norm_parameters(options);
+  if (!options.bias()) return norms;
+  // Q, Out and the MLP's output; K, V; the MLP's products.
+  return norms + 3 * options.dim() + 2 * kv_dim +
+         (is_swiglu(options) ? 2 : 1) * options.hidden_dim();
+}
+
 cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim) {
   const std::int64_t value_bytes = options.dtype() == at::kBFloat16 ? 2 : 4;
   const std::int64_t dim = options.dim();
@@ -21,8 +35,10 @@ cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim)
   // SwiGLU keeps both products and its output, and has a gradient for each product.
   const std::int64_t ffn_values = is_swiglu(options) ? 3 * hidden : hidden;
   const std::int64_t grads = is_swiglu(options) ? 2 * hidden : 0;
-  // Kept of a layer: x, q, out, h; k, v; the MLP; log-sum-exp; 1 / rms of two norms.
-  return {.layer = value_bytes * (4 * dim + 2 * kv_dim + ffn_values) + lse + 8,
+  // Numbers of a norm for each token: 1 / rms, or mean and 1 / deviation.
+  const std::int64_t norm = options.norm() == NormKind::Layer ? 8 : 4;
+  // Kept of a layer: x, q, out, h; k, v; the MLP; log-sum-exp; numbers of two norms.
+  return {.layer = value_bytes * (4 * dim + 2 * kv_dim + ffn_values) + lse + 2 * norm,
           .input = value_bytes * dim,
           .kv = value_bytes * 2 * kv_dim,
           .output = value_bytes * dim + lse,
@@ -42,17 +58,21 @@ cost::ModelCost decoder_cost(const DecoderOptions& options) {
   const std::int64_t kv_dim = options.n_kv_heads() * head_dim;
   const std::int64_t hidden = (is_swiglu(options) ? 3 : 2) * options.hidden_dim();
   const std::int64_t row = 2 * (options.dim() + kv_dim) + hidden;
-  // Checked for twice the product, which leaves room for the sums below.
-  const std::int64_t layers =
-      checked_product(kWhat, {2, options.n_layers(), options.dim(), row + 2}) / 2;
-  const std::int64_t norms = 2 * options.n_layers() * options.dim();
-  const std::int64_t embedding = options.vocab_size() * options.dim();
+  // Checked for eight times each product, which leaves room for the sums below: a layer has at most
+  // four times as many vector parameters as `row`.
+  const auto product = [&](std::int64_t rows, std::int64_t width) {
+    return checked_product(kWhat, {8, rows, options.dim(), width}) / 8;
+  };
+  const std::int64_t matrices = product(options.n_layers(), row);
+  const std::int64_t embedding = product(options.vocab_size(), 1);
+  const std::int64_t positions = product(options.max_seq_len(), 1);
 
   cost::ModelCost cost;
-  cost.layer_parameters = layers;
-  cost.layer_matmul_parameters = layers - norms;
-  cost.matmul_parameters = layers - norms + embedding;
-  cost.parameters = layers + options.dim() + (options.tied() ? 1 : 2) * embedding;
+  cost.layer_parameters = matrices + options.n_layers() * vector_parameters(options, kv_dim);
+  cost.layer_matmul_parameters = matrices;
+  cost.matmul_parameters = matrices + embedding;
+  cost.parameters = cost.layer_parameters + norm_parameters(options) +
+                    (options.tied() ? 1 : 2) * embedding + positions;
   cost.attention = {options.n_layers(), options.n_heads(), options.n_kv_heads(), head_dim};
   cost.bytes = token_bytes(options, kv_dim);
   cost.logits = options.vocab_size();

@@ -5,9 +5,18 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
+#include <string>
+#include <vector>
+
 #include "armillary/model/row_ops.h"
 
 namespace armillary::model {
+
+Norm decoder_norm(const DecoderOptions& options, const Weights& weights, const std::string& name) {
+  Norm norm{.weight_E = weights.at(name + ".weight"), .eps = options.norm_eps()};
+  if (options.norm() == NormKind::Layer) norm.bias_E = weights.at(name + ".bias");
+  return norm;
+}
 
 at::Tensor DecoderLayer::run(const at::Tensor& x_BLE, const Attend& attend) const {
   const at::Tensor h_BLE = x_BLE + attention(x_BLE, attend);
@@ -18,8 +27,20 @@ const at::Tensor& DecoderLayer::weight(const char* of) const {
   return weights.at(name + "." + of + ".weight");
 }
 
+std::vector<at::Tensor> DecoderLayer::biases(const std::vector<const char*>& of) const {
+  std::vector<at::Tensor> all;
+  if (!options.bias()) return all;
+  for (const char* one : of) all.push_back(weights.at(name + "." + one + ".bias"));
+  return all;
+}
+
+at::Tensor DecoderLayer::plus_bias(const at::Tensor& product_BLE, const char* of) const {
+  if (!options.bias()) return product_BLE;
+  return product_BLE + weights.at(name + "." + of + ".bias").to(product_BLE.scalar_type());
+}
+
 Norm DecoderLayer::norm(const char* of) const {
-  return {weight(of), options.norm_eps()};
+  return decoder_norm(options, weights, name + "." + of);
 }
 
 at::Tensor DecoderLayer::attention(const at::Tensor& x_BLE, const Attend& attend) const {
@@ -32,25 +53,30 @@ at::Tensor DecoderLayer::attention(const at::Tensor& x_BLE, const Attend& attend
       attend.begin({x_BLE.size(0), x_BLE.size(1), options.n_heads(), options.n_kv_heads(), head_dim,
                     x_BLE.scalar_type()});
 
-  // Splits a product into heads, rotates q and k, and hands k and v to attention at once.
+  // Splits a product into heads, rotates q and k if positions are rotary, and hands k and v to
+  // attention at once.
+  const bool is_rotary = angles.cos_LC.defined();
   const auto rotate_and_feed = [&](std::size_t i, const at::Tensor& product) {
     const std::int64_t heads = product.size(2) / head_dim;
     const at::Tensor x = product.view({product.size(0), product.size(1), heads, head_dim});
-    at::Tensor value = i == kV ? x : rotated(x, angles.cos_LC, angles.sin_LC);
+    at::Tensor value = i == kV || !is_rotary ? x : rotated(x, angles.cos_LC, angles.sin_LC);
     if (i == kK) call.take_k(value);
     if (i == kV) call.take_v(value);
     return value;
   };
   const auto rotate_grad = [angles = angles](std::size_t i, const at::Tensor& dvalue) {
-    return i == kV ? dvalue : rotated_back(dvalue, angles.cos_LC, angles.sin_LC);
+    if (i == kV || !angles.cos_LC.defined()) return dvalue;
+    return rotated_back(dvalue, angles.cos_LC, angles.sin_LC);
   };
-  const EachProduct each{
-      .order = {kK, kV, kQ}, .transform = rotate_and_feed, .transform_grad = rotate_grad};
+  const EachProduct each{.order = {kK, kV, kQ},
+                         .biases = biases({"attention.wq", "attention.wk", "attention.wv"}),
+                         .transform = rotate_and_feed,
+                         .transform_grad = rotate_grad};
   const auto qkv = ops->linear_of_norm(
       x_BLE, norm("attention_norm"),
       {weight("attention.wq"), weight("attention.wk"), weight("attention.wv")}, each);
   const at::Tensor out_BLHD = call.finish(qkv[kQ], qkv[kK], qkv[kV]);
-  return ops->linear(out_BLHD.flatten(2), weight("attention.wo"));
+  return plus_bias(ops->linear(out_BLHD.flatten(2), weight("attention.wo")), "attention.wo");
 }
 
 at::Tensor DecoderLayer::feed_forward(const at::Tensor& x_BLE) const {
@@ -59,11 +85,13 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& x_BLE) const {
   // SwiGLU: gate and up are products of the same norm(x).
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
     const auto gate_and_up =
-        ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1, weight("feed_forward.w3")});
-    return ops->linear(swiglu(gate_and_up[0], gate_and_up[1]), w2);
+        ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1, weight("feed_forward.w3")},
+                            biases({"feed_forward.w1", "feed_forward.w3"}));
+    return plus_bias(ops->linear(swiglu(gate_and_up[0], gate_and_up[1]), w2), "feed_forward.w2");
   }
   // GELU.
-  return ops->linear_of_gelu(ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1})[0], w2);
+  const auto wide = ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1}, biases({"feed_forward.w1"}));
+  return plus_bias(ops->linear_of_gelu(wide[0], w2), "feed_forward.w2");
 }
 
 }  // namespace armillary::model

@@ -5,10 +5,14 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "armillary/model/decoder.h"
 
 namespace armillary::model {
+
+/// The norm of this name, with its weights: "norm", or "layers.0.ffn_norm".
+Norm decoder_norm(const DecoderOptions& options, const Weights& weights, const std::string& name);
 
 /// A value that owns all it uses, so backward may call it again when the caller's inputs are gone.
 struct DecoderLayer {
@@ -24,6 +28,10 @@ struct DecoderLayer {
 
  private:
   const at::Tensor& weight(const char* of) const;
+  /// The biases of these matrices, or none if there are no biases.
+  std::vector<at::Tensor> biases(const std::vector<const char*>& of) const;
+  /// A product to which every rank along tp has added its part, plus the bias of its matrix.
+  at::Tensor plus_bias(const at::Tensor& product_BLE, const char* of) const;
   Norm norm(const char* of) const;
   /// Projections of norm(x) to q, k, v, rotary positions, attention and its output projection.
   at::Tensor attention(const at::Tensor& x_BLE, const Attend& attend) const;

@@ -1,5 +1,5 @@
-// decoder_options.h: options of a decoder-only transformer (decoder.h). gpt.h and llama.h choose
-// them for their models.
+// decoder_options.h: options of a decoder-only transformer (decoder.h). gpt.h, gpt2.h and llama.h
+// choose them for their models.
 //
 //   DecoderOptions().dim(128).n_layers(4).n_heads(4)   setters return the options, as in libtorch
 #pragma once
@@ -20,9 +20,15 @@ enum class FeedForwardKind : std::uint8_t {
   SwiGlu,  ///< w2 (silu(w1 x) * w3 x) (Shazeer 2020, arXiv:2002.05202).
 };
 
+/// Normalization of a token.
+enum class NormKind : std::uint8_t {
+  Rms,    ///< RMSNorm, with a weight (Zhang & Sennrich 2019, arXiv:1910.07467).
+  Layer,  ///< LayerNorm, with a weight and a bias (Ba et al. 2016, arXiv:1607.06450).
+};
+
 struct DecoderOptions {
   // Sizes; check_model of registry.h has the rules. The heads divide dim, the KV heads divide the
-  // heads, and dim / n_heads is even. hidden_dim is the width of the MLP.
+  // heads, and dim / n_heads is even if positions are rotary. hidden_dim is the width of the MLP.
   TORCH_ARG(std::int64_t, vocab_size) = 0;
   TORCH_ARG(std::int64_t, dim) = 0;
   TORCH_ARG(std::int64_t, n_layers) = 0;
@@ -31,9 +37,13 @@ struct DecoderOptions {
   TORCH_ARG(std::int64_t, hidden_dim) = 0;
   TORCH_ARG(FeedForwardKind, feed_forward) = FeedForwardKind::Gelu;
   // The function that is computed.
+  TORCH_ARG(NormKind, norm) = NormKind::Rms;
   TORCH_ARG(double, norm_eps) = 1e-5;
-  TORCH_ARG(double, rope_theta) = 10000;
-  TORCH_ARG(bool, tied) = false;  ///< The output matrix is the embedding.
+  TORCH_ARG(bool, bias) = false;  ///< The matrices of the layers have biases.
+  /// Rows of the table of learned positions, which a token adds to its word; 0: rotary positions.
+  TORCH_ARG(std::int64_t, max_seq_len) = 0;
+  TORCH_ARG(double, rope_theta) = 10000;  ///< Base of the rotary periods.
+  TORCH_ARG(bool, tied) = false;          ///< The output matrix is the embedding.
   // The way it is computed; results differ by rounding only. native_bf16: see LinearOptions of
   // linear.h. fused: fused_cpu_ops or separate_ops of layer_ops.h. recompute: no bit differs.
   TORCH_ARG(at::ScalarType, dtype) = at::kFloat;  ///< kFloat or kBFloat16.

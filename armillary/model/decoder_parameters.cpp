@@ -6,7 +6,16 @@ namespace armillary::model {
 namespace {
 
 constexpr Init kOnes{.mean = 1};
+constexpr Init kZeros{.mean = 0};
 constexpr double kDeviation = 0.02;
+
+void add_norm(std::vector<Parameter>& all, const DecoderOptions& options, const std::string& name,
+              const std::string& unit) {
+  const Shape shape{options.dim()};
+  all.push_back({.name = name + ".weight", .shape = shape, .units = {unit}, .init = kOnes});
+  if (options.norm() == NormKind::Rms) return;
+  all.push_back({.name = name + ".bias", .shape = shape, .units = {unit}, .init = kZeros});
+}
 
 /// Adds the parameters of one layer.
 void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::int64_t index) {
@@ -18,20 +27,30 @@ void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::
   const Init init{.deviation = kDeviation};
   const Init residual{.deviation =
                           kDeviation / std::sqrt(2.0 * static_cast<double>(options.n_layers()))};
+  // A matrix, and its bias if there are biases: cut as the outputs are.
   const auto add = [&](const char* name, Shape shape, TpSplit placement, std::int64_t grain,
                        Init of) {
-    all.push_back({unit + name, std::move(shape), placement, grain, {unit}, of});
+    const Shape outputs{shape[0]};
+    const bool is_cut = placement == TpSplit::Columns;
+    all.push_back({unit + name + ".weight", std::move(shape), placement, grain, {unit}, of});
+    if (!options.bias()) return;
+    all.push_back({unit + name + ".bias",
+                   outputs,
+                   is_cut ? TpSplit::Columns : TpSplit::Whole,
+                   is_cut ? grain : 1,
+                   {unit},
+                   kZeros});
   };
-  add(".attention_norm.weight", {dim}, TpSplit::Whole, 1, kOnes);
-  add(".ffn_norm.weight", {dim}, TpSplit::Whole, 1, kOnes);
-  add(".attention.wq.weight", {dim, dim}, TpSplit::Columns, group, init);
-  add(".attention.wk.weight", {options.n_kv_heads() * head, dim}, TpSplit::Columns, head, init);
-  add(".attention.wv.weight", {options.n_kv_heads() * head, dim}, TpSplit::Columns, head, init);
-  add(".attention.wo.weight", {dim, dim}, TpSplit::Rows, group, residual);
-  add(".feed_forward.w1.weight", {hidden, dim}, TpSplit::Columns, 1, init);
-  add(".feed_forward.w2.weight", {dim, hidden}, TpSplit::Rows, 1, residual);
+  add_norm(all, options, unit + ".attention_norm", unit);
+  add_norm(all, options, unit + ".ffn_norm", unit);
+  add(".attention.wq", {dim, dim}, TpSplit::Columns, group, init);
+  add(".attention.wk", {options.n_kv_heads() * head, dim}, TpSplit::Columns, head, init);
+  add(".attention.wv", {options.n_kv_heads() * head, dim}, TpSplit::Columns, head, init);
+  add(".attention.wo", {dim, dim}, TpSplit::Rows, group, residual);
+  add(".feed_forward.w1", {hidden, dim}, TpSplit::Columns, 1, init);
+  add(".feed_forward.w2", {dim, hidden}, TpSplit::Rows, 1, residual);
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
-    add(".feed_forward.w3.weight", {hidden, dim}, TpSplit::Columns, 1, init);
+    add(".feed_forward.w3", {hidden, dim}, TpSplit::Columns, 1, init);
   }
 }
 
@@ -50,18 +69,25 @@ std::vector<std::string> decoder_units(const DecoderOptions& options) {
 
 std::vector<Parameter> decoder_parameters(const DecoderOptions& options) {
   const Shape table{options.vocab_size(), options.dim()};
+  const bool learns_positions = options.max_seq_len() > 0;
   // The first norm divides by the size of the embedding, and so does its gradient, which a
   // deviation of 0.02 would make 50 times larger.
+  const bool is_small = options.tied() || learns_positions;
   Parameter embedding{.name = "tok_embeddings.weight",
                       .shape = table,
                       .placement = TpSplit::Vocabulary,
                       .units = {kEmbeddingUnit},
-                      .init = {.deviation = options.tied() ? kDeviation : 1}};
+                      .init = {.deviation = is_small ? kDeviation : 1}};
   if (options.tied()) embedding.units.emplace_back(kHeadUnit);
   std::vector<Parameter> all{std::move(embedding)};
+  if (learns_positions) {
+    all.push_back({.name = "pos_embeddings.weight",
+                   .shape = {options.max_seq_len(), options.dim()},
+                   .units = {kEmbeddingUnit},
+                   .init = {.deviation = kDeviation}});
+  }
   for (std::int64_t i = 0; i < options.n_layers(); ++i) add_layer(all, options, i);
-  all.push_back(
-      {.name = "norm.weight", .shape = {options.dim()}, .units = {kHeadUnit}, .init = kOnes});
+  add_norm(all, options, "norm", kHeadUnit);
   if (!options.tied()) {
     all.push_back({.name = "output.weight",
                    .shape = table,

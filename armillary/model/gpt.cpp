@@ -5,6 +5,7 @@ namespace armillary::model {
 // The feed-forward stays GELU, the default of DecoderOptions.
 DecoderOptions gpt_options(const ModelOptions& model) {
   return DecoderOptions()
+      .vocab_size(model.vocab_size)
       .dim(model.dim)
       .n_layers(model.n_layers)
       .n_heads(model.n_heads)

@@ -6,8 +6,8 @@
 
 namespace armillary::model {
 
-/// Options of the decoder for a [model] section. hidden_dim 0 becomes 4 dim. The vocabulary is to
-/// be set. Requires check_model of registry.h.
+/// Options of the decoder for a [model] section. hidden_dim 0 becomes 4 dim. Requires check_model
+/// of registry.h.
 DecoderOptions gpt_options(const ModelOptions& model);
 
 }  // namespace armillary::model

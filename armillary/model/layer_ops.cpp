@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
 
 #include <cstddef>
 #include <numeric>
@@ -31,7 +32,8 @@ class SeparateOps : public LayerOps {
   explicit SeparateOps(bool native_bf16) : options_{.native_bf16 = native_bf16} {}
 
   at::Tensor norm(const at::Tensor& x_BLE, const Norm& norm) const override {
-    return rms_norm(x_BLE, norm.weight_E, norm.eps);
+    if (!norm.bias_E.defined()) return rms_norm(x_BLE, norm.weight_E, norm.eps);
+    return at::layer_norm(x_BLE, {x_BLE.size(-1)}, norm.weight_E, norm.bias_E, norm.eps);
   }
 
   std::vector<at::Tensor> linear(const at::Tensor& x_BLE, const std::vector<at::Tensor>& weights,
@@ -54,6 +56,7 @@ class FusedCpuOps : public SeparateOps {
                                          const EachProduct& each) const override {
     LinearOptions options = options_;
     options.norm_weight = norm.weight_E;
+    options.norm_bias = norm.bias_E;
     options.norm_eps = norm.eps;
     return fused_linear(x_BLE, weights, options, each);
   }
@@ -85,8 +88,11 @@ at::Tensor LayerOps::linear(const at::Tensor& x_BLE, const at::Tensor& weight) c
 }
 
 std::vector<at::Tensor> LayerOps::linear_of_norm(const at::Tensor& x_BLE, const Norm& norm,
-                                                 const std::vector<at::Tensor>& weights) const {
-  return linear_of_norm(x_BLE, norm, weights, in_order(weights.size()));
+                                                 const std::vector<at::Tensor>& weights,
+                                                 const std::vector<at::Tensor>& biases) const {
+  EachProduct each = in_order(weights.size());
+  each.biases = biases;
+  return linear_of_norm(x_BLE, norm, weights, each);
 }
 
 std::shared_ptr<const LayerOps> separate_ops(bool native_bf16) {

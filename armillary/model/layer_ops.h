@@ -18,10 +18,11 @@
 
 namespace armillary::model {
 
-/// Parameters of an RMSNorm; weight_E fp32.
+/// Parameters of an RMSNorm, or with a bias of a LayerNorm; fp32.
 struct Norm {
   at::Tensor weight_E;
   double eps = 0;
+  at::Tensor bias_E = {};
 };
 
 /// Immutable, so threads may share one.
@@ -43,10 +44,11 @@ class LayerOps {
                                                  const EachProduct& each) const;
   virtual at::Tensor linear_of_gelu(const at::Tensor& x_BLF, const at::Tensor& weight) const;
 
-  /// The same with one weight, and with several in their order.
+  /// The same with one weight, and with several in their order, each with a bias if there are any.
   at::Tensor linear(const at::Tensor& x_BLE, const at::Tensor& weight) const;
   std::vector<at::Tensor> linear_of_norm(const at::Tensor& x_BLE, const Norm& norm,
-                                         const std::vector<at::Tensor>& weights) const;
+                                         const std::vector<at::Tensor>& weights,
+                                         const std::vector<at::Tensor>& biases = {}) const;
 };
 
 /// One op after the other: autograd keeps norm(x) and gelu(x). `native_bf16` as in LinearOptions.

@@ -1,8 +1,9 @@
 // linear.cpp: the autograd function behind every product of tokens and matrices.
 //
-// Forward: factor = x, norm(x) or gelu(x) as rows; then one GEMM per matrix, each followed by its
-// transform. Backward: the factor is computed again for the gradients of the matrices; the gradient
-// of x is one sum over the matrices, and then goes back through GELU or norm.
+// Forward: factor = x, norm(x) or gelu(x) as rows; then one GEMM per matrix, with its bias, each
+// followed by its transform. Backward: the factor is computed again for the gradients of the
+// matrices; the gradient of x is one sum over the matrices, and then goes back through GELU or
+// norm.
 #include "armillary/model/linear.h"
 
 #include <ATen/TensorOperators.h>
@@ -11,10 +12,13 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/gelu_backward.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/native_layer_norm.h>
+#include <ATen/ops/native_layer_norm_backward.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <numeric>
-#include <optional>
+#include <tuple>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/model/row_ops.h"
@@ -43,21 +47,74 @@ at::Tensor rows(const at::Tensor& x) {
   return x.reshape({-1, x.size(-1)});
 }
 
+/// The tensors of one call.
+struct LinearTensors {
+  const at::Tensor& x;
+  at::TensorList weights;
+  at::TensorList biases;  ///< None, or one for each weight.
+  at::TensorList norm;    ///< None, the weight of RMSNorm, or weight and bias of LayerNorm.
+};
+
 /// State that backward needs beside the saved tensors.
 struct SavedLinear : torch::CustomClassHolder {
-  LinearOptions options;  ///< Without norm_weight: a parameter, which the graph holds.
-  at::Tensor inverse_N;   ///< 1 / rms of each row; undefined without a norm.
+  LinearOptions options;  ///< Without the norm's parameters, which the graph holds.
+  std::size_t weights = 0;
+  std::size_t biases = 0;
+  // Numbers of each row, undefined without a norm: 1 / rms, or mean and 1 / deviation.
+  at::Tensor mean_N;
+  at::Tensor inverse_N;
   decltype(EachProduct::transform_grad) transform_grad;
 
+  /// The parameters by kind; in autograd they are one list.
+  LinearTensors tensors(const at::Tensor& x, at::TensorList parameters) const {
+    return {x, parameters.slice(0, weights), parameters.slice(weights, biases),
+            parameters.slice(weights + biases)};
+  }
+
+  /// norm(x). Leaves the numbers of each row.
+  at::Tensor norm(const LinearTensors& tensors) {
+    const at::Tensor& x = tensors.x;
+    if (tensors.norm.size() == 1) {
+      if (!inverse_N.defined()) inverse_N = inverse_rms(x, options.norm_eps);
+      return normed(x, tensors.norm[0], inverse_N);
+    }
+    at::Tensor y;
+    std::tie(y, mean_N, inverse_N) =
+        at::native_layer_norm(x, {x.size(-1)}, tensors.norm[0], tensors.norm[1], options.norm_eps);
+    return y;
+  }
+
   /// The left factor of the products as rows: x, norm(x) or gelu(x).
-  at::Tensor factor(const at::Tensor& x, const at::Tensor& norm_weight) const {
+  at::Tensor factor(const LinearTensors& tensors) {
+    const at::Tensor& x = tensors.x;
     const at::ScalarType dtype = product_dtype(x.scalar_type(), options.native_bf16);
-    if (inverse_N.defined()) return rows(normed(x, norm_weight, inverse_N)).to(dtype);
+    if (!tensors.norm.empty()) return rows(norm(tensors)).to(dtype);
     if (!options.gelu) return rows(x).to(dtype);
     // In the dtype of products: ATen's GELU of bf16 takes twice as long as of fp32.
     at::Tensor activated = at::gelu(x.to(dtype));
     if (dtype != x.scalar_type()) round_to_bf16(activated);
     return rows(activated);
+  }
+
+  /// The product of the factor and matrix i, plus its bias.
+  at::Tensor product(const at::Tensor& a, const LinearTensors& tensors, std::size_t i) const {
+    const at::ScalarType dtype = tensors.x.scalar_type();
+    const at::Tensor w = weight_factor(tensors.weights[i], dtype, options.native_bf16);
+    if (tensors.biases.empty()) return at::mm(a, w.t());
+    return at::addmm(weight_factor(tensors.biases[i], dtype, options.native_bf16), a, w.t());
+  }
+
+  /// Gradients of x and of the norm's parameters, from that of norm(x).
+  variable_list norm_backward(const at::Tensor& dy, const LinearTensors& tensors) const {
+    const at::Tensor& x = tensors.x;
+    if (tensors.norm.size() == 1) {
+      const NormGrads grads = norm_grads(dy, x, tensors.norm[0], inverse_N);
+      return {grads.dx_BLE, grads.dweight_E};
+    }
+    const auto [dx, dweight, dbias] =
+        at::native_layer_norm_backward(dy, x, {x.size(-1)}, mean_N, inverse_N, tensors.norm[0],
+                                       tensors.norm[1], {true, true, true});
+    return {dx, dweight, dbias};
   }
 };
 
@@ -67,28 +124,27 @@ struct LinearCall {
   const EachProduct& each;
 };
 
-/// Inputs: x, the weight of the norm if there is one, then the matrices. Outputs: one per matrix.
+/// Inputs: x, then the parameters: matrices, their biases, those of the norm. Outputs: one per
+/// matrix.
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& result,
-                               const std::optional<at::Tensor>& norm_weight, at::TensorList weights,
-                               const LinearCall& call) {
+                               at::TensorList parameters, const LinearCall& call) {
     const at::Tensor x = result.contiguous();
-    variable_list saved{x, norm_weight.value_or(at::Tensor())};
-    saved.insert(saved.end(), weights.begin(), weights.end());
+    variable_list saved{x};
+    saved.insert(saved.end(), parameters.begin(), parameters.end());
     ctx->save_for_backward(saved);
     ctx->saved_data["linear"] = c10::IValue::make_capsule(call.saved);
     SavedLinear& linear = *call.saved;
-    if (norm_weight) linear.inverse_N = inverse_rms(x, linear.options.norm_eps);
+    const LinearTensors tensors = linear.tensors(x, parameters);
 
     // Each product is handed on before the next is computed.
-    const at::Tensor a = linear.factor(x, saved[1]);
+    const at::Tensor a = linear.factor(tensors);
     std::vector<std::int64_t> shape = x.sizes().vec();
-    variable_list results(weights.size());
+    variable_list results(tensors.weights.size());
     for (const std::size_t i : call.each.order) {
-      shape.back() = weights[i].size(0);
-      const at::Tensor w = weight_factor(weights[i], x.scalar_type(), linear.options.native_bf16);
-      const at::Tensor y = at::mm(a, w.t()).to(x.scalar_type()).view(shape);
+      shape.back() = tensors.weights[i].size(0);
+      const at::Tensor y = linear.product(a, tensors, i).to(x.scalar_type()).view(shape);
       results[i] = call.each.transform ? call.each.transform(i, y) : y;
     }
     return results;
@@ -99,17 +155,23 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const auto linear =
         c10::static_intrusive_pointer_cast<SavedLinear>(ctx->saved_data["linear"].toCapsule());
     const at::Tensor& x = saved[0];
+    const LinearTensors tensors = linear->tensors(x, at::TensorList(saved).slice(1));
 
-    // Gradients of the matrices: dy^T a. The factor `a` is freed before dx is allocated.
+    // Gradients of the matrices, dy^T a, and of their biases. The factor `a` is freed before dx is
+    // allocated.
     variable_list dys;
     variable_list dweights;
+    variable_list dbiases;
     {
-      const at::Tensor a = linear->factor(x, saved[1]);
+      const at::Tensor a = linear->factor(tensors);
       for (std::size_t i = 0; i < grads.size(); ++i) {
         const at::Tensor dy =
             linear->transform_grad ? linear->transform_grad(i, grads[i]) : grads[i];
-        dys.push_back(dy.reshape({-1, saved[i + 2].size(0)}).to(a.scalar_type()));
-        dweights.push_back(at::mm(dys[i].t(), a).to(saved[i + 2].scalar_type()));
+        const at::Tensor& weight = tensors.weights[i];
+        dys.push_back(dy.reshape({-1, weight.size(0)}).to(a.scalar_type()));
+        dweights.push_back(at::mm(dys[i].t(), a).to(weight.scalar_type()));
+        if (tensors.biases.empty()) continue;
+        dbiases.push_back(dys[i].sum(0, /*keepdim=*/false, weight.scalar_type()));
       }
     }
 
@@ -117,7 +179,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     at::Tensor dx;
     for (std::size_t i = 0; i < dys.size(); ++i) {
       const at::Tensor w =
-          weight_factor(saved[i + 2], x.scalar_type(), linear->options.native_bf16);
+          weight_factor(tensors.weights[i], x.scalar_type(), linear->options.native_bf16);
       if (dx.defined()) {
         at::addmm_out(dx, dx, dys[i], w);
       } else {
@@ -129,14 +191,14 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     // Back through GELU or norm to x.
     dx = dx.view(x.sizes());
     if (linear->options.gelu) at::gelu_backward_out(dx, dx, x.to(dx.scalar_type()));
-    dx = dx.to(x.scalar_type());
-    variable_list results{dx, {}};
-    if (saved[1].defined()) {
-      const NormGrads norm = norm_grads(dx, x, saved[1], linear->inverse_N);
-      results = {norm.dx_BLE, norm.dweight_E};
-    }
+    variable_list dnorm{dx.to(x.scalar_type())};
+    if (!tensors.norm.empty()) dnorm = linear->norm_backward(dnorm[0], tensors);
+    // In the order of the inputs: x, matrices, biases, norm, and nothing for the argument `call`.
+    variable_list results{dnorm[0]};
     results.insert(results.end(), dweights.begin(), dweights.end());
-    results.emplace_back();  // for the argument `call`
+    results.insert(results.end(), dbiases.begin(), dbiases.end());
+    results.insert(results.end(), dnorm.begin() + 1, dnorm.end());
+    results.emplace_back();
     return results;
   }
 };
@@ -154,13 +216,20 @@ std::vector<at::Tensor> fused_linear(const at::Tensor& x, const std::vector<at::
 std::vector<at::Tensor> fused_linear(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                                      const LinearOptions& options, const EachProduct& each) {
   ARMILLARY_CHECK(each.order.size() == weights.size());
+  ARMILLARY_CHECK(each.biases.empty() || each.biases.size() == weights.size());
   auto saved = c10::make_intrusive<SavedLinear>();
   saved->options = options;
   saved->options.norm_weight.reset();
+  saved->options.norm_bias.reset();
+  saved->weights = weights.size();
+  saved->biases = each.biases.size();
   saved->transform_grad = each.transform_grad;
-  const auto norm_weight =
-      options.norm_weight.defined() ? std::optional(options.norm_weight) : std::nullopt;
-  return LinearFunction::apply(x, norm_weight, at::TensorList(weights), LinearCall{saved, each});
+  variable_list parameters = weights;
+  parameters.insert(parameters.end(), each.biases.begin(), each.biases.end());
+  for (const at::Tensor& of_norm : {options.norm_weight, options.norm_bias}) {
+    if (of_norm.defined()) parameters.push_back(of_norm);
+  }
+  return LinearFunction::apply(x, at::TensorList(parameters), LinearCall{saved, each});
 }
 
 at::Tensor fused_linear(const at::Tensor& x, const at::Tensor& weight,

@@ -3,8 +3,8 @@
 //
 //   x [.., in], weight [out, in] (fp32 parameter) --> x weight^T [.., out], in the dtype of x
 //
-// x is fp32, fp64 or bf16. With bf16 the weight is rounded to bf16, and so is the result; sums are
-// fp32. A CPU without bf16 instructions multiplies bf16 a hundred times slower than fp32
+// x is fp32, fp64 or bf16. With bf16 weight and bias are rounded to bf16, and so is the result;
+// sums are fp32. A CPU without bf16 instructions multiplies bf16 a hundred times slower than fp32
 // (docs/performance.md). On such a CPU the bf16 values are multiplied as fp32: products are the
 // same, for they are exact in fp32, and only the order of the sums differs. Gradients of weights
 // are fp32 in either case.
@@ -28,6 +28,7 @@ struct LinearOptions {
   // At most one of the two: the matrices then multiply a function of x.
   bool gelu = false;            ///< gelu(x).
   at::Tensor norm_weight = {};  ///< If defined: rms_norm(x, norm_weight, norm_eps) (row_ops.h).
+  at::Tensor norm_bias = {};    ///< If it is defined too: ATen's layer_norm with both.
   double norm_eps = 0;
 };
 
@@ -43,11 +44,13 @@ std::vector<at::Tensor> fused_linear(const at::Tensor& x, const std::vector<at::
 /// hands it to attention while V is still to be computed.
 struct EachProduct {
   std::vector<std::size_t> order;  ///< Indices of all matrices, in the order of the products.
+  /// [out] of each matrix, fp32 parameters that are added to the products; none: no biases.
+  std::vector<at::Tensor> biases = {};
   /// Gives the result that takes the place of product i. Called with values that have no graph.
   /// Null: the product itself.
-  std::function<at::Tensor(std::size_t i, const at::Tensor& product)> transform;
+  std::function<at::Tensor(std::size_t i, const at::Tensor& product)> transform = {};
   /// Gives the gradient of product i, of any shape, from that of its result. Kept until backward.
-  std::function<at::Tensor(std::size_t i, const at::Tensor& dresult)> transform_grad;
+  std::function<at::Tensor(std::size_t i, const at::Tensor& dresult)> transform_grad = {};
 };
 
 /// Results in the order of the matrices. The order of the products changes no bit.

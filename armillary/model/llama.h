@@ -1,6 +1,6 @@
 // llama.h: the decoder (decoder.h) with SwiGLU, as Llama 2 and 3 (arXiv:2307.09288, 2407.21783).
 //
-// Sizes of the published models; the vocabulary is that of the data:
+// Sizes of the published models:
 //
 //   model          dim  n_layers  n_heads  n_kv_heads  multiple_of  ffn_dim_multiplier  rope_theta
 //   Llama 2 7B    4096        32       32           0          256                 1.0       10000

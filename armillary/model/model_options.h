@@ -17,11 +17,14 @@ struct ModelOptions {
   std::int64_t n_kv_heads = 0;  ///< 0: as many as n_heads.
   /// Width of the MLP; 0 for the model's own rule (gpt.h, llama.h).
   std::int64_t hidden_dim = 0;
-  // The same in all models: RMSNorm, rotary positions, and whether the output matrix is the
-  // embedding.
-  double norm_eps = 1e-5;
-  double rope_theta = 10000;
+  /// At least the vocabulary of the data. The default is that of text, 256 bytes and a separator.
+  std::int64_t vocab_size = 257;
+  double norm_eps = 1e-5;  ///< RMSNorm's, or LayerNorm's in gpt2.
+  /// Whether the output matrix is the embedding. A recipe of gpt2 begins with true.
   bool enable_weight_tying = false;
+  double rope_theta = 10000;  ///< Key of gpt and llama, which have rotary positions.
+  /// Key of gpt2, which has learned positions: the most tokens of a sequence.
+  std::int64_t max_seq_len = 4096;
   // Keys of llama alone, for hidden_dim 0.
   std::int64_t multiple_of = 256;  ///< The width is rounded up to a multiple of it.
   double ffn_dim_multiplier = 1;   ///< Factor of 8/3 dim.

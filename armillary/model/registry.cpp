@@ -1,4 +1,4 @@
-// registry.cpp: models by name, and the keys that each has. Both are the same decoder with other
+// registry.cpp: models by name, and the keys that each has. All are the same decoder with other
 // options.
 #include "armillary/model/registry.h"
 
@@ -7,6 +7,7 @@
 #include "armillary/model/decoder.h"
 #include "armillary/model/decoder_cost.h"
 #include "armillary/model/gpt.h"
+#include "armillary/model/gpt2.h"
 #include "armillary/model/llama.h"
 
 namespace armillary::model {
@@ -16,52 +17,19 @@ constexpr std::int64_t kMaxLayers = 4096;
 
 DecoderOptions decoder_options(const ModelOptions& options, const ModelRun& run) {
   return model::decoder_options(options)
-      .vocab_size(run.vocab_size)
       .dtype(run.dtype)
       .recompute(run.recompute)
       .loss_chunk_tokens(run.loss_chunk_tokens);
 }
 
-}  // namespace
-
-// decoder_options, below, takes one of these.
-const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names{"gpt", "llama"};
-  return names;
-}
-
-Section section_of(ModelOptions& m) {
-  const Range size = between(1, kMaxSize);
-  // 0 stands for the model's own choice.
-  const Range size_or_default = between(0, kMaxSize);
-  const bool is_llama = m.name == "llama";
-  Section section{
-      "model",
-      {
-          {"name", &m.name, "which; the other keys of this section are its own", model_names()},
-          {"dim", &m.dim, "width of the residual stream", size},
-          {"n_layers", &m.n_layers, "transformer layers", between(1, kMaxLayers)},
-          {"n_heads", &m.n_heads, "query heads; must divide dim", size},
-          {"n_kv_heads", &m.n_kv_heads, "KV heads (GQA); 0: n_heads", size_or_default},
-          {"hidden_dim", &m.hidden_dim,
-           is_llama ? "width of the MLP; 0: 8/3 dim, as the keys below say"
-                    : "width of the MLP; 0: 4 dim",
-           size_or_default},
-          {"norm_eps", &m.norm_eps, "epsilon of RMSNorm", above_zero()},
-          {"rope_theta", &m.rope_theta, "base of the rotary periods", above_zero()},
-          {"enable_weight_tying", &m.enable_weight_tying, "output = embedding"},
-      }};
-  // Llama's rule for the width of its MLP.
-  if (is_llama) {
-    section.keys.push_back(
-        {"multiple_of", &m.multiple_of, "hidden_dim 0 is rounded up to a multiple of it", size});
-    section.keys.push_back(
-        {"ffn_dim_multiplier", &m.ffn_dim_multiplier, "factor of hidden_dim 0", above_zero(1e9)});
+/// The heads divide dim, evenly if positions are rotary.
+void check_heads(const ModelOptions& model) {
+  if (model.name == "gpt2") {
+    if (model.dim % model.n_heads == 0) return;
+    fail<InvalidArgument>(
+        "recipe: model.n_heads {} with model.dim {}; n_heads must divide dim; nearest: n_heads {}",
+        model.n_heads, model.dim, nearest_divisor(model.dim, model.n_heads));
   }
-  return section;
-}
-
-void check_model(const ModelOptions& model) {
   // Head dims are even: rotary positions rotate pairs of dims.
   if (model.dim % 2 != 0) {
     fail<InvalidArgument>(
@@ -75,6 +43,66 @@ void check_model(const ModelOptions& model) {
         "rotate pairs); nearest: n_heads {}",
         model.n_heads, model.dim, nearest_divisor(model.dim / 2, model.n_heads));
   }
+}
+
+}  // namespace
+
+// decoder_options, below, takes one of these.
+const std::vector<std::string>& model_names() {
+  static const std::vector<std::string> names{"gpt", "gpt2", "llama"};
+  return names;
+}
+
+ModelOptions default_options(const std::string& name) {
+  ModelOptions options;
+  options.name = name;
+  options.enable_weight_tying = name == "gpt2";
+  return options;
+}
+
+Section section_of(ModelOptions& m) {
+  const Range size = between(1, kMaxSize);
+  // 0 stands for the model's own choice.
+  const Range size_or_default = between(0, kMaxSize);
+  const bool is_llama = m.name == "llama";
+  const bool is_gpt2 = m.name == "gpt2";
+  Section section{
+      "model",
+      {
+          {"name", &m.name, "which; the other keys of this section are its own", model_names()},
+          {"dim", &m.dim, "width of the residual stream", size},
+          {"n_layers", &m.n_layers, "transformer layers", between(1, kMaxLayers)},
+          {"n_heads", &m.n_heads, "query heads; must divide dim", size},
+          {"n_kv_heads", &m.n_kv_heads, "KV heads (GQA); 0: n_heads", size_or_default},
+          {"hidden_dim", &m.hidden_dim,
+           is_llama ? "width of the MLP; 0: 8/3 dim, as the keys below say"
+                    : "width of the MLP; 0: 4 dim",
+           size_or_default},
+          {"vocab_size", &m.vocab_size, "words; text has 256 bytes and a separator", size},
+          {"norm_eps", &m.norm_eps, is_gpt2 ? "epsilon of LayerNorm" : "epsilon of RMSNorm",
+           above_zero()},
+      }};
+  // Positions.
+  if (is_gpt2) {
+    section.keys.push_back(
+        {"max_seq_len", &m.max_seq_len, "learned positions; seq_len is at most that", size});
+  } else {
+    section.keys.push_back(
+        {"rope_theta", &m.rope_theta, "base of the rotary periods", above_zero()});
+  }
+  section.keys.push_back({"enable_weight_tying", &m.enable_weight_tying, "output = embedding"});
+  // Llama's rule for the width of its MLP.
+  if (is_llama) {
+    section.keys.push_back(
+        {"multiple_of", &m.multiple_of, "hidden_dim 0 is rounded up to a multiple of it", size});
+    section.keys.push_back(
+        {"ffn_dim_multiplier", &m.ffn_dim_multiplier, "factor of hidden_dim 0", above_zero(1e9)});
+  }
+  return section;
+}
+
+void check_model(const ModelOptions& model) {
+  check_heads(model);
   // Every KV head serves as many query heads.
   if (model.n_heads % model.kv_heads() != 0) {
     fail<InvalidArgument>(
@@ -87,7 +115,8 @@ void check_model(const ModelOptions& model) {
 }
 
 DecoderOptions decoder_options(const ModelOptions& options) {
-  return options.name == "llama" ? llama_options(options) : gpt_options(options);
+  if (options.name == "llama") return llama_options(options);
+  return options.name == "gpt2" ? gpt2_options(options) : gpt_options(options);
 }
 
 cost::ModelCost model_cost(const ModelOptions& options, const ModelRun& run) {

@@ -19,8 +19,12 @@
 
 namespace armillary::model {
 
-/// Legal values of model.name: "gpt", "llama".
+/// Legal values of model.name: "gpt", "gpt2", "llama".
 const std::vector<std::string>& model_names();
+
+/// The options with which a recipe of this model begins: those of ModelOptions, but gpt2's output
+/// is tied to its embedding.
+ModelOptions default_options(const std::string& name);
 
 /// The keys of [model] that the named model has.
 Section section_of(ModelOptions& model);
@@ -30,7 +34,6 @@ void check_model(const ModelOptions& options);
 
 /// Choices of a run that are the same for every model.
 struct ModelRun {
-  std::int64_t vocab_size = 0;        ///< That of the data.
   at::ScalarType dtype = at::kFloat;  ///< Dtype of activations and products: kFloat or kBFloat16.
   cost::Recompute recompute = cost::Recompute::None;
   std::int64_t loss_chunk_tokens = 1024;  ///< Tokens whose logits exist at the same time.
@@ -42,8 +45,8 @@ cost::ModelCost model_cost(const ModelOptions& options, const ModelRun& run);
 /// The named model.
 std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelRun& run);
 
-/// The decoder of the named model with these sizes. The vocabulary is to be set; dtype,
-/// recomputation and chunks of the loss keep their defaults.
+/// The decoder of the named model with these sizes; dtype, recomputation and chunks of the loss
+/// keep their defaults.
 DecoderOptions decoder_options(const ModelOptions& options);
 
 }  // namespace armillary::model

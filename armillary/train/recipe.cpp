@@ -141,7 +141,7 @@ void assign(const std::string& where, const RecipeEntry& entry, const toml::node
   check_legal(where, entry);
 }
 
-/// Sets model.name, if it is given, before all other keys: they depend on it.
+/// Sets model.name, if it is given, before all other keys: they and their defaults depend on it.
 void assign_model_name(Recipe& recipe, const toml::table& document, const std::string& origin) {
   const auto* model = document["model"].as_table();
   const auto name = model == nullptr ? toml::table::const_iterator() : model->find("name");
@@ -150,6 +150,14 @@ void assign_model_name(Recipe& recipe, const toml::table& document, const std::s
     if (entry.path() == "model.name") {
       assign(where(origin, name->first.source()), entry, name->second);
     }
+  }
+  recipe.model = model::default_options(recipe.model.name);
+}
+
+/// Gives a key that has the default of the model `before` that of the model named now.
+void change_defaults(model::ModelOptions& model, const std::string& before) {
+  if (model.enable_weight_tying == model::default_options(before).enable_weight_tying) {
+    model.enable_weight_tying = model::default_options(model.name).enable_weight_tying;
   }
 }
 
@@ -287,6 +295,7 @@ void apply_setting(Recipe& recipe, std::string_view setting) {
     assign(where, entry, *document->get("value"));
   }
   check_keys_given(recipe, model_before, where);
+  change_defaults(recipe.model, model_before);
 }
 
 std::vector<std::string> settings(const Recipe& recipe) {

@@ -2,6 +2,7 @@
 // a model its ModelRun, attention its plan::Problem.
 #include "armillary/train/recipe_parts.h"
 
+#include <cstdint>
 #include <functional>
 #include <span>
 #include <utility>
@@ -20,10 +21,26 @@ namespace {
 /// The keys of a recipe that every model is told.
 model::ModelRun run_of(const Recipe& recipe) {
   const bool bf16 = recipe.training.mixed_precision_param == "bfloat16";
-  return {.vocab_size = kVocabSize,
-          .dtype = bf16 ? at::kBFloat16 : at::kFloat,
+  return {.dtype = bf16 ? at::kBFloat16 : at::kFloat,
           .recompute = model::parse_recompute(recipe.activation_checkpoint.mode),
           .loss_chunk_tokens = recipe.training.loss_chunk_tokens};
+}
+
+/// Refuses data that the tables of the model are too short for.
+void check_tables(const Recipe& recipe, std::int64_t vocab_size) {
+  if (recipe.model.vocab_size < vocab_size) {
+    fail<InvalidArgument>(
+        "recipe: model.vocab_size {}; at least {}, the vocabulary of the data, is required; "
+        "nearest: {}",
+        recipe.model.vocab_size, vocab_size, vocab_size);
+  }
+  const std::int64_t positions = model::decoder_options(recipe.model).max_seq_len();
+  if (positions > 0 && recipe.training.seq_len > positions) {
+    fail<InvalidArgument>(
+        "recipe: training.seq_len {} with model.max_seq_len {}; at most max_seq_len, the learned "
+        "positions, is required; nearest: {}",
+        recipe.training.seq_len, positions, positions);
+  }
 }
 
 /// The strategy that a recipe names, or the one that `choose` gives for its problem.
@@ -42,6 +59,10 @@ ChosenStrategy chosen_by(const Recipe& recipe, const cost::ModelAttention& shape
 }  // namespace
 
 void validate(const Recipe& recipe) {
+  validate(recipe, kVocabSize);
+}
+
+void validate(const Recipe& recipe, std::int64_t vocab_size) {
   if (recipe.job.dump_folder.empty()) {
     fail<InvalidArgument>("recipe: job.dump_folder is empty; a folder is required");
   }
@@ -49,6 +70,7 @@ void validate(const Recipe& recipe) {
     fail<InvalidArgument>("recipe: checkpoint.folder is empty; a folder is required");
   }
   model::check_model(recipe.model);
+  check_tables(recipe, vocab_size);
   const MeshShape mesh = mesh_of(recipe.parallelism);
   check_built(mesh);
   check_mesh(mesh, mesh.cp);  // ranks are launched along cp only

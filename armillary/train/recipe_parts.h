@@ -3,6 +3,7 @@
 // and those beside it; the parts themselves know no recipe.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -15,9 +16,12 @@
 namespace armillary::train {
 
 /// Checks keys against each other: axes that are not built are 1, heads divide dim, the strategy
-/// solves the problem on this world with this layout and mask, the layers have fewer than 2^62
-/// parameters. @throws InvalidArgument.
+/// solves the problem on this world with this layout and mask, the vocabulary is at least that of
+/// text, learned positions are enough for a sequence, parameters can be counted (decoder_cost.h).
+/// @throws InvalidArgument.
 void validate(const Recipe& recipe);
+/// The same for data with a vocabulary of this size.
+void validate(const Recipe& recipe, std::int64_t vocab_size);
 
 /// Folder of the checkpoints of a run.
 std::string checkpoint_folder(const Recipe& recipe);

@@ -209,7 +209,7 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
 
 TrainResult train(const Recipe& recipe, const Data& data, const TrainOptions& options,
                   const RunRanks& run_ranks) {
-  validate(recipe);
+  validate(recipe, data.vocab_size());
   TrainResult result;
   const auto body = [&](comm::Communicator& comm) {
     at::set_num_threads(static_cast<int>(recipe.parallelism.threads_per_rank));

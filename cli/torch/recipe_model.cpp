@@ -7,7 +7,6 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/decoder_cost.h"
 #include "armillary/model/registry.h"
-#include "armillary/train/packed_text.h"
 #include "armillary/train/recipe_parts.h"
 #include "cli/advise.h"
 #include "cli/verbs.h"
@@ -27,8 +26,7 @@ cost::ModelCost model_of(const std::string& path, const std::vector<std::string>
   }
   // The devices of the cluster multiply bf16, whatever this machine does.
   model::DecoderOptions decoder = model::decoder_options(recipe.model);
-  decoder.vocab_size(train::kVocabSize)
-      .dtype(at::kBFloat16)
+  decoder.dtype(at::kBFloat16)
       .native_bf16(true)
       .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
   return model::decoder_cost(decoder);

@@ -42,7 +42,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kHfNames
 Config hf_computed(const model::ModelOptions& model) {
   const model::DecoderOptions options = model::decoder_options(model);
   return {{"model_type", "llama"},
-          {"vocab_size", kVocabSize},
+          {"vocab_size", options.vocab_size()},
           {"hidden_size", options.dim()},
           {"intermediate_size", options.hidden_dim()},
           {"num_hidden_layers", options.n_layers()},
@@ -95,13 +95,14 @@ Config hf_normalized(Config config) {
 }
 
 /// The keys of [model] with their values: all of them, so that a new one is compared without a
-/// change here.
+/// change here. The vocabulary stands beside them.
 Config own_computed(model::ModelOptions model) {
   Config keys = Config::object();
   for (const Key& key : section_of(model).keys) {
+    if (key.name == "vocab_size") continue;
     std::visit([&](const auto* value) { keys[key.name] = *value; }, key.value);
   }
-  return {{"model_type", "armillary"}, {"vocab_size", kVocabSize}, {"model", keys}};
+  return {{"model_type", "armillary"}, {"vocab_size", model.vocab_size}, {"model", keys}};
 }
 
 /// A value of a config in an error.
