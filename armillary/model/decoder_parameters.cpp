@@ -17,6 +17,14 @@ void add_norm(std::vector<Parameter>& all, const DecoderOptions& options, const 
   all.push_back({.name = name + ".bias", .shape = shape, .units = {unit}, .init = kZeros});
 }
 
+/// The cut of a matrix over tp, as a Parameter has it.
+struct MatrixCut {
+  TpSplit placement = TpSplit::Whole;
+  std::int64_t grain = 1;
+  std::int64_t piece = 0;
+  bool copied = false;
+};
+
 /// Adds the parameters of one layer.
 void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::int64_t index) {
   const std::string unit = layer_unit(index);
@@ -28,29 +36,34 @@ void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::
   const Init residual{.deviation =
                           kDeviation / std::sqrt(2.0 * static_cast<double>(options.n_layers()))};
   // A matrix, and its bias if there are biases: cut as the outputs are.
-  const auto add = [&](const char* name, Shape shape, TpSplit placement, std::int64_t grain,
-                       Init of) {
-    const Shape outputs{shape[0]};
-    const bool is_cut = placement == TpSplit::Columns;
-    all.push_back({unit + name + ".weight", std::move(shape), placement, grain, {unit}, of});
-    if (!options.bias()) return;
-    all.push_back({unit + name + ".bias",
-                   outputs,
-                   is_cut ? TpSplit::Columns : TpSplit::Whole,
-                   is_cut ? grain : 1,
-                   {unit},
-                   kZeros});
+  const auto add = [&](const std::string& name, const Shape& shape, const MatrixCut& cut, Init of) {
+    const auto add_one = [&](const char* kind, const Shape& sizes, const MatrixCut& as,
+                             Init values) {
+      all.push_back({.name = unit + name + kind,
+                     .shape = sizes,
+                     .placement = as.placement,
+                     .grain = as.grain,
+                     .units = {unit},
+                     .init = values,
+                     .piece = as.piece,
+                     .copied = as.copied});
+    };
+    add_one(".weight", shape, cut, of);
+    const bool is_cut = cut.placement == TpSplit::Columns;
+    if (options.bias()) add_one(".bias", {shape[0]}, is_cut ? cut : MatrixCut{}, kZeros);
   };
   add_norm(all, options, unit + ".attention_norm", unit);
   add_norm(all, options, unit + ".ffn_norm", unit);
-  add(".attention.wq", {dim, dim}, TpSplit::Columns, group, init);
-  add(".attention.wk", {options.n_kv_heads() * head, dim}, TpSplit::Columns, head, init);
-  add(".attention.wv", {options.n_kv_heads() * head, dim}, TpSplit::Columns, head, init);
-  add(".attention.wo", {dim, dim}, TpSplit::Rows, group, residual);
-  add(".feed_forward.w1", {hidden, dim}, TpSplit::Columns, 1, init);
-  add(".feed_forward.w2", {dim, hidden}, TpSplit::Rows, 1, residual);
+  // With more ranks than KV heads, each has some query heads of one KV head, and all of that.
+  const MatrixCut kv_heads{TpSplit::Columns, head, 0, /*copied=*/true};
+  add(".attention.wq", {dim, dim}, {TpSplit::Columns, group, head}, init);
+  add(".attention.wk", {options.n_kv_heads() * head, dim}, kv_heads, init);
+  add(".attention.wv", {options.n_kv_heads() * head, dim}, kv_heads, init);
+  add(".attention.wo", {dim, dim}, {TpSplit::Rows, group, head}, residual);
+  add(".feed_forward.w1", {hidden, dim}, {TpSplit::Columns}, init);
+  add(".feed_forward.w2", {dim, hidden}, {TpSplit::Rows}, residual);
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
-    add(".feed_forward.w3", {hidden, dim}, TpSplit::Columns, 1, init);
+    add(".feed_forward.w3", {hidden, dim}, {TpSplit::Columns}, init);
   }
 }
 

@@ -20,9 +20,9 @@ std::vector<std::string> decoder_units(const DecoderOptions& options);
 /// Names are those of torchtitan's llama3. Matrices are normal(0, 0.02), those whose product is
 /// added to the residual stream divided by sqrt(2 n_layers) (GPT-2); the embedding normal(0, 1)
 /// (torchtitan) unless it is the output too or positions are learned; weights of norms 1, biases 0.
-/// Along tp each rank has some KV heads with their query heads, some of the MLP's width, and some
-/// words, with the biases of these outputs; it has all of every other bias and of norms and
-/// positions.
+/// Along tp each rank has some KV heads with their query heads, or with more ranks than KV heads
+/// one of them and some of its query heads; some of the MLP's width; and some words; with the
+/// biases of these outputs. It has all of every other bias and of norms and positions.
 std::vector<Parameter> decoder_parameters(const DecoderOptions& options);
 
 }  // namespace armillary::model

@@ -17,6 +17,11 @@ GlobalRange whole_of(const Shape& shape) {
   return {.whole = shape, .begin = Shape(shape.size()), .size = shape};
 }
 
+EvenPart even_part(std::int64_t count, int index, int parts) {
+  const std::int64_t begin = index * count / parts;
+  return {begin, (index + 1) * count / parts - begin};
+}
+
 GlobalRange overlap_of(const GlobalRange& a, const GlobalRange& b) {
   GlobalRange both = a;
   for (std::size_t dim = 0; dim < a.whole.size(); ++dim) {

@@ -25,6 +25,13 @@ struct GlobalRange {
 
 GlobalRange whole_of(const Shape& shape);
 
+/// Part `index` of [0, count) in `parts`: [i n / P, (i + 1) n / P). Parts differ by one at most.
+struct EvenPart {
+  std::int64_t begin;
+  std::int64_t size;
+};
+EvenPart even_part(std::int64_t count, int index, int parts);
+
 /// The indices that two ranges of one whole have in common; a size is 0 if there are none.
 GlobalRange overlap_of(const GlobalRange& a, const GlobalRange& b);
 

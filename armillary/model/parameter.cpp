@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "armillary/core/error.h"
@@ -26,6 +27,34 @@ std::string told(const Parameter& parameter) {
   return fmt::format("model: parameter {} [{}], cut by {},", quote(parameter.name),
                      fmt::join(parameter.shape, ", "),
                      kCuts[static_cast<std::size_t>(parameter.placement)]);
+}
+
+/// The most ranks that can share a grain.
+std::int64_t most_ranks_of_a_grain(const Parameter& parameter) {
+  if (parameter.copied) return std::numeric_limits<int>::max();
+  return parameter.piece == 0 ? 1 : parameter.grain / parameter.piece;
+}
+
+/// Refuses more ranks than grains, unless the grains can be shared by as many each.
+void check_sharing(const Parameter& parameter, std::int64_t grains, int ranks) {
+  const std::int64_t grain = parameter.grain;
+  if (parameter.piece < 0 || (parameter.piece > 0 && grain % parameter.piece != 0)) {
+    fail<InvalidArgument>("{} has pieces of {}; a divisor of its grain {} is required; nearest: {}",
+                          told(parameter), parameter.piece, grain, grain);
+  }
+  const std::int64_t most = grains == 0 ? 1 : most_ranks_of_a_grain(parameter);
+  if (most == 1) {
+    fail<InvalidArgument>(
+        "{} over tp {}; at most tp {}, one of its grains of {} a rank, is required; nearest: tp {}",
+        told(parameter), ranks, grains, grain, std::max<std::int64_t>(grains, 1));
+  }
+  if (ranks % grains == 0 && ranks / grains <= most) return;
+  fail<InvalidArgument>(
+      "{} over tp {}; at most tp {}, one of its grains of {} a rank, or a multiple of that{} is "
+      "required; nearest: tp {}",
+      told(parameter), ranks, grains, grain,
+      parameter.copied ? "" : fmt::format(" up to tp {}", grains * most),
+      grains * std::min(ranks / grains, most));
 }
 
 void check_units(const Parameter& parameter, std::span<const std::string> units) {
@@ -61,13 +90,27 @@ GlobalRange range_of(const Parameter& parameter, int index, int ranks) {
   }
   const std::int64_t grains = length / grain;
   if (ranks > grains) {
-    fail<InvalidArgument>(
-        "{} over tp {}; at most tp {}, one of its grains of {} a rank, is required; nearest: tp {}",
-        told(parameter), ranks, grains, grain, std::max<std::int64_t>(grains, 1));
+    check_sharing(parameter, grains, ranks);
+    // The grain of this rank, then its part of it.
+    const int sharers = static_cast<int>(ranks / grains);
+    range.begin[dim] = index / sharers * grain;
+    range.size[dim] = grain;
+    if (parameter.copied) return range;
+    const EvenPart pieces = even_part(grain / parameter.piece, index % sharers, sharers);
+    range.begin[dim] += pieces.begin * parameter.piece;
+    range.size[dim] = pieces.size * parameter.piece;
+    return range;
   }
-  range.begin[dim] = index * grains / ranks * grain;
-  range.size[dim] = (index + 1) * grains / ranks * grain - range.begin[dim];
+  const EvenPart part = even_part(grains, index, ranks);
+  range.begin[dim] = part.begin * grain;
+  range.size[dim] = part.size * grain;
   return range;
+}
+
+int copies_along_tp(const Parameter& parameter, int ranks) {
+  if (parameter.placement == TpSplit::Whole) return ranks;
+  const std::int64_t grains = parameter.shape[cut_dim(parameter.placement)] / parameter.grain;
+  return parameter.copied && ranks > grains ? static_cast<int>(ranks / grains) : 1;
 }
 
 void check_parameters(std::span<const Parameter> parameters, std::span<const std::string> units,

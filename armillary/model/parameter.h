@@ -2,6 +2,7 @@
 // initial values, all of the whole model. A store (train/store.h) gives it memory on a rank.
 //
 //   Parameter --range_of(rank of tp)--> GlobalRange --draw_initial_values--> the slice of the whole
+//             '-copies_along_tp-------> the ranks along tp over which its gradient is summed
 #pragma once
 
 #include <cstdint>
@@ -38,13 +39,26 @@ struct Parameter {
   /// state of the optimizer.
   std::vector<std::string> units = {};
   Init init = {};
+  // How m ranks share a grain, if there are m for each, as for KV heads fewer than ranks. Without
+  // either of the two, more ranks than grains are refused.
+  /// The grain is cut on, in pieces of this size: the query heads of a KV head. 0: it is not.
+  std::int64_t piece = 0;
+  bool copied = false;  ///< Each of them has all of the grain: a KV head.
 };
 
 /// The part of rank `index` of `ranks` along tp: grains [i n / P, (i + 1) n / P) of n. Shards may
 /// differ by a grain, which is exact where all parameters of a layer are cut in as many grains.
-/// @throws InvalidArgument unless whole grains make up the dim and each rank gets one; with the
-/// nearest legal choice.
+/// With m ranks for each grain, rank i has a part of grain i / m, or all of it: pieces [j q / m, (j
+/// + 1) q / m) of q with j = i % m.
+/// @throws InvalidArgument unless whole grains make up the dim and each rank gets one, or ranks are
+/// a multiple of grains that can be shared and each gets a piece; with the nearest legal choice.
 GlobalRange range_of(const Parameter& parameter, int index, int ranks);
+
+/// The number of ranks along tp that have the same range of a parameter, the neighbours with the
+/// same index / copies. Each uses it for tokens or heads of its own, so its gradient is partial: it
+/// is to be summed over exactly these ranks, and a norm counts the parameter on one of them. 1: a
+/// range of its own, whose gradient is whole. Requires legal ranks.
+int copies_along_tp(const Parameter& parameter, int ranks);
 
 /// Checks the parameters of a model with these units on `tp` ranks: units have names of their own,
 /// and each parameter has one too, a shape, and units that are declared. @throws InvalidArgument.

@@ -43,6 +43,49 @@ TEST(RangeOf, ShardsCoverTheParameterOnceInWholeGrains) {
   EXPECT_EQ(range_of(matrix(TpSplit::Whole), 2, 99), whole_of({12, 6}));
 }
 
+/// Grains of 6 values, 2 of them, that 2 x `sharers` ranks share.
+TEST(RangeOf, RanksThatShareAGrainHavePiecesOrCopiesOfIt) {
+  Parameter pieces = matrix(TpSplit::Columns, 6);
+  pieces.piece = 2;
+  Parameter copies = matrix(TpSplit::Columns, 6);
+  copies.copied = true;
+  for (const int sharers : {1, 2, 3}) {
+    std::int64_t end = 0;
+    for (int rank = 0; rank < 2 * sharers; ++rank) {
+      const GlobalRange piece = range_of(pieces, rank, 2 * sharers);
+      EXPECT_EQ(piece.begin[0], end);
+      EXPECT_EQ(piece.size[0] % 2, 0);
+      EXPECT_GT(piece.size[0], 0);
+      end += piece.size[0];
+      // The piece lies in the grain that the rank has a copy of.
+      const GlobalRange copy = range_of(copies, rank, 2 * sharers);
+      EXPECT_EQ(copy.begin[0], rank / sharers * 6);
+      EXPECT_EQ(copy.size, (Shape{6, 6}));
+      EXPECT_EQ(overlap_of(piece, copy), piece);
+    }
+    EXPECT_EQ(end, 12);
+    EXPECT_EQ(copies_along_tp(copies, 2 * sharers), sharers);
+    EXPECT_EQ(copies_along_tp(pieces, 2 * sharers), 1);
+  }
+}
+
+TEST(CopiesAlongTp, AreTheNeighboursWithTheSameRange) {
+  Parameter copies = matrix(TpSplit::Rows, 2);
+  copies.copied = true;
+  for (const Parameter& parameter : {matrix(TpSplit::Whole), matrix(TpSplit::Columns, 2), copies}) {
+    for (const int ranks : {1, 2, 3, 6}) {
+      const int count = copies_along_tp(parameter, ranks);
+      for (int a = 0; a < ranks; ++a) {
+        for (int b = 0; b < ranks; ++b) {
+          EXPECT_EQ(range_of(parameter, a, ranks) == range_of(parameter, b, ranks),
+                    a / count == b / count)
+              << "ranks " << a << " and " << b << " of " << ranks;
+        }
+      }
+    }
+  }
+}
+
 TEST(RangeOf, RefusesWhatDoesNotDivideWithTheNearest) {
   const auto refused = [](const Parameter& parameter, int ranks, const std::string& text) {
     EXPECT_THAT([&] { range_of(parameter, 0, ranks); }, ThrowsMessage<InvalidArgument>(text));
@@ -54,6 +97,26 @@ TEST(RangeOf, RefusesWhatDoesNotDivideWithTheNearest) {
       matrix(TpSplit::Rows, 2), 4,
       "model: parameter 'w' [12, 6], cut by rows, over tp 4; at most tp 3, one of its grains of "
       "2 a rank, is required; nearest: tp 3");
+  Parameter shared = matrix(TpSplit::Columns, 6);
+  shared.piece = 3;
+  refused(
+      shared, 3,
+      "model: parameter 'w' [12, 6], cut by columns, over tp 3; at most tp 2, one of its grains "
+      "of 6 a rank, or a multiple of that up to tp 4 is required; nearest: tp 2");
+  refused(
+      shared, 6,
+      "model: parameter 'w' [12, 6], cut by columns, over tp 6; at most tp 2, one of its grains "
+      "of 6 a rank, or a multiple of that up to tp 4 is required; nearest: tp 4");
+  shared.piece = 4;
+  refused(shared, 4,
+          "model: parameter 'w' [12, 6], cut by columns, has pieces of 4; a divisor of its grain 6 "
+          "is required; nearest: 6");
+  shared.copied = true;
+  shared.piece = 0;
+  refused(
+      shared, 7,
+      "model: parameter 'w' [12, 6], cut by columns, over tp 7; at most tp 2, one of its grains "
+      "of 6 a rank, or a multiple of that is required; nearest: tp 6");
   Parameter vector = matrix(TpSplit::Rows);
   vector.shape = {12};
   refused(vector, 2,
