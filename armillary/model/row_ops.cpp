@@ -2,7 +2,7 @@
 //
 // Tensors are made contiguous and passed on as raw rows. RMSNorm keeps x and one number per row;
 // SwiGLU keeps its two inputs and uses ATen's SiLU. The rotation of heads has no autograd function:
-// callers apply rotated_back to the gradient.
+// callers apply rotated_back to the gradient. fp64 goes to row_ops_fp64.h.
 #include "armillary/model/row_ops.h"
 
 #include <ATen/TensorOperators.h>
@@ -18,6 +18,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/model/row_loops.h"
+#include "armillary/model/row_ops_fp64.h"
 
 namespace armillary::model {
 namespace {
@@ -77,6 +78,9 @@ class SwiGluFunction : public torch::autograd::Function<SwiGluFunction> {
 /// x rotated by the angles of its token, with `direction` 1, or back, with -1.
 at::Tensor rotated_by(const at::Tensor& given_BLHD, const at::Tensor& cos_LC,
                       const at::Tensor& sin_LC, float direction) {
+  if (given_BLHD.scalar_type() == at::kDouble) {
+    return fp64::rotated(given_BLHD, cos_LC, sin_LC, direction);
+  }
   const at::Tensor x_BLHD = given_BLHD.contiguous();
   at::Tensor y_BLHD = at::empty_like(x_BLHD);
   const std::int64_t tokens = x_BLHD.size(1);
@@ -104,6 +108,7 @@ at::Tensor rotated_by(const at::Tensor& given_BLHD, const at::Tensor& cos_LC,
 
 // Tensor forms of the loops, for autograd functions of other files too.
 at::Tensor inverse_rms(const at::Tensor& x_BLE, double eps) {
+  if (x_BLE.scalar_type() == at::kDouble) return fp64::inverse_rms(x_BLE, eps);
   const RowsShape shape = rows_of(x_BLE);
   at::Tensor inverse_N = at::empty({shape.rows}, at::kFloat);
   for_element_type(x_BLE, [&](auto type) {
@@ -116,6 +121,7 @@ at::Tensor inverse_rms(const at::Tensor& x_BLE, double eps) {
 
 at::Tensor normed(const at::Tensor& x_BLE, const at::Tensor& weight_E,
                   const at::Tensor& inverse_N) {
+  if (x_BLE.scalar_type() == at::kDouble) return fp64::normed(x_BLE, weight_E, inverse_N);
   at::Tensor y_BLE = at::empty_like(x_BLE);
   for_element_type(x_BLE, [&](auto type) {
     using T = decltype(type);
@@ -128,6 +134,9 @@ at::Tensor normed(const at::Tensor& x_BLE, const at::Tensor& weight_E,
 
 NormGrads norm_grads(const at::Tensor& dy_BLE, const at::Tensor& x_BLE, const at::Tensor& weight_E,
                      const at::Tensor& inverse_N) {
+  if (x_BLE.scalar_type() == at::kDouble) {
+    return fp64::norm_grads(dy_BLE, x_BLE, weight_E, inverse_N);
+  }
   at::Tensor dx_BLE = at::empty_like(x_BLE);
   // The gradient of a weight is a sum over all tokens, so it is kept in fp64.
   std::vector<double> dweight(static_cast<std::size_t>(x_BLE.size(-1)));

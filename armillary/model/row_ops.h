@@ -1,8 +1,9 @@
 // row_ops.h: the operations of a transformer on single tokens, other than matrix products: norm,
 // rotation, SwiGLU. Each is one pass over memory.
 //
-// fp32 and bf16; computed in fp32 and rounded once. Differentiable unless said otherwise; backward
-// keeps the input (and a number per row), while ATen's compositions keep several copies of it.
+// fp32 and bf16; computed in fp32 and rounded once. fp64 too, with weights and numbers per row of
+// fp64, by ATen and slowly: for tests. Differentiable unless said otherwise; backward keeps the
+// input (and a number per row), while ATen's compositions keep several copies of it.
 #pragma once
 
 #include <ATen/core/Tensor.h>

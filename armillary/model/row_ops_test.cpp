@@ -91,6 +91,39 @@ TEST(RowOps, RmsNormIsATensInValueAndGradients) {
   }
 }
 
+TEST(RowOps, Fp64HasTheFormulasOfTheOthers) {
+  const auto expect_equal = [](const Function& ours, const Function& theirs,
+                               const Tensors& values) {
+    const Tensors results = run_at(ours, values, at::kDouble);
+    const Tensors required = run_at(theirs, values, at::kDouble);
+    for (std::size_t i = 0; i < results.size(); ++i) {
+      EXPECT_EQ(results[i].scalar_type(), at::kDouble) << "result " << i;
+      EXPECT_LE((results[i] - required[i]).abs().max().item<double>(),
+                1e-13 * required[i].abs().max().item<double>())
+          << "result " << i;
+    }
+  };
+  const Function theirs = [](const Tensors& t) { return at::rms_norm(t[0], {37}, t[1], 1e-5); };
+  const Tensors values{random({2, 9, 37}, 1), random({37}, 2)};
+  expect_equal([](const Tensors& t) { return rms_norm(t[0], t[1], 1e-5); }, theirs, values);
+  // The norm in front of a product.
+  const at::Tensor matrix = random({5, 37}, 3).to(at::kDouble);
+  const auto fused = [&](const Tensors& t) {
+    return fused_linear(t[0], matrix, {.norm_weight = t[1], .norm_eps = 1e-5});
+  };
+  expect_equal(
+      fused, [&](const Tensors& t) { return at::linear(theirs(t), matrix); }, values);
+  // Rotation: as fp32 within its rounding, and back.
+  const at::Tensor angles_LC = random({7, 3}, 4);
+  const at::Tensor x_BLHD = random({2, 7, 4, 6}, 5);
+  const at::Tensor y_BLHD = rotated(x_BLHD.to(at::kDouble), angles_LC.cos(), angles_LC.sin());
+  EXPECT_LE((y_BLHD - rotated(x_BLHD, angles_LC.cos(), angles_LC.sin())).abs().max().item<double>(),
+            1e-6);
+  EXPECT_LE(
+      (rotated_back(y_BLHD, angles_LC.cos(), angles_LC.sin()) - x_BLHD).abs().max().item<double>(),
+      1e-6);
+}
+
 TEST(RowOps, RotatesPairs) {
   const at::Tensor angles_LC = random({7, 3}, 3);
   const auto theirs = [&](const Tensors& t) {
