@@ -27,13 +27,13 @@ set(armillary_torch_headers
   kernel/block_attention.h kernel/cpu/cpu_flags.h kernel/cpu_kernel.h kernel/dropout.h kernel/merge.h
   kernel/reference.h kernel/score.h
   model/attend.h model/decoder_options.h model/fields.h model/global_range.h model/model.h model/model_options.h
-  model/parameter.h model/recompute.h model/registry.h model/weights.h
+  model/parameter.h model/recompute.h model/registry.h model/tensor_parallel.h model/weights.h
   runtime/bound_tensors.h runtime/compiled_program.h runtime/device.h
   runtime/execution_pool.h runtime/executor.h runtime/gate.h runtime/machine.h runtime/machine_program.h
   runtime/rank.h runtime/recorded_ops.h runtime/stream_device.h runtime/zero_copy.h
   train/attend_over_ranks.h train/checkpoint/checkpoint_options.h train/data.h
   train/lr_schedule.h train/mesh.h train/optimizer_options.h train/parallelism.h train/recipe.h
-  train/recipe_parts.h train/run_options.h train/step_metrics.h train/trainer.h
+  train/recipe_parts.h train/run_options.h train/step_metrics.h train/tensor_parallel_over_ranks.h train/trainer.h
   train/training_options.h)
 
 # Each where its part was built.

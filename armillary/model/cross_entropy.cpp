@@ -1,11 +1,13 @@
 // cross_entropy.cpp: loss and gradients in one pass over chunks of tokens. Each chunk's logits
 // become log-probabilities, then in the same memory the gradient of the logits, from which the
-// gradients of x and of the weight are added up. Backward only scales them.
+// gradients of x and of the weight are added up. Backward only scales them. Over ranks, logits of
+// this rank's words become probabilities by sums over the ranks.
 #include "armillary/model/cross_entropy.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/log_softmax.h>
@@ -16,6 +18,7 @@
 #include <algorithm>
 
 #include "armillary/core/error.h"
+#include "armillary/model/global_range.h"
 #include "armillary/model/linear.h"
 
 namespace armillary::model {
@@ -34,6 +37,8 @@ class ChunkedLoss {
       : options_(options),
         rounded_VE_(weight_VE.to(x_NE.scalar_type())),
         with_gradients_(with_gradients) {
+    if (options.ranks)
+      mine_ = even_part(x_NE.size(0), options.ranks->index(), options.ranks->ranks());
     if (!with_gradients) return;
     dx_NE = at::empty_like(x_NE);
     dweight_VE = at::zeros_like(weight_VE);
@@ -41,25 +46,13 @@ class ChunkedLoss {
 
   /// Adds the chunk whose first token is token `begin` of all.
   void add(std::int64_t begin, const at::Tensor& x_CE, const at::Tensor& labels_C) {
-    // Log-probabilities of all labels.
-    const at::ScalarType dtype = x_CE.scalar_type();
-    at::Tensor log_p_CV = multiply(x_CE, rounded_VE_.t(), options_.native_bf16).to(dtype);
-    if (dtype == at::kBFloat16) log_p_CV = log_p_CV.to(at::kFloat);
-    log_p_CV = at::log_softmax(log_p_CV, 1);
-
-    // The loss: those of the given labels. An ignored label is replaced by 0, and its term by 0.
-    const at::Tensor counts_CO = labels_C.ne(options_.ignored_label).unsqueeze(1);
-    const at::Tensor column_CO = labels_C.unsqueeze(1).masked_fill(counts_CO.logical_not(), 0);
-    const at::Tensor label_log_p_CO = log_p_CV.gather(1, column_CO);
-    loss -= label_log_p_CO.masked_fill(counts_CO.logical_not(), 0).sum(at::kDouble);
+    at::Tensor dlogits_CV = options_.ranks ? add_over_ranks(begin, logits_of(x_CE), labels_C)
+                                           : add_alone(logits_of(x_CE), labels_C);
     if (!with_gradients_) return;
 
-    // Gradient of the logits: softmax - onehot, in place, and 0 for ignored tokens.
-    at::Tensor dlogits_CV = log_p_CV.exp_();
-    dlogits_CV.scatter_add_(1, column_CO, at::full_like(column_CO, -1, dlogits_CV.options()));
-    dlogits_CV.mul_(counts_CO);
-    dlogits_CV = dlogits_CV.to(dtype);
-
+    // The gradient of the logits is 0 for ignored tokens.
+    dlogits_CV.mul_(labels_C.ne(options_.ignored_label).unsqueeze(1));
+    dlogits_CV = dlogits_CV.to(x_CE.scalar_type());
     dx_NE.narrow(0, begin, x_CE.size(0))
         .copy_(multiply(dlogits_CV, rounded_VE_, options_.native_bf16));
     add_product(dweight_VE, dlogits_CV.t(), x_CE, options_.native_bf16);
@@ -70,9 +63,66 @@ class ChunkedLoss {
   at::Tensor dweight_VE;
 
  private:
+  /// Rounded to the dtype of x, in the dtype of the softmax.
+  at::Tensor logits_of(const at::Tensor& x_CE) const {
+    const at::ScalarType dtype = x_CE.scalar_type();
+    const at::Tensor logits_CV = multiply(x_CE, rounded_VE_.t(), options_.native_bf16).to(dtype);
+    return dtype == at::kBFloat16 ? logits_CV.to(at::kFloat) : logits_CV;
+  }
+
+  /// Adds the loss of a chunk. Gives the gradient of its logits, softmax - onehot, in place.
+  at::Tensor add_alone(at::Tensor logits_CV, const at::Tensor& labels_C) {
+    // Log-probabilities of all labels.
+    at::Tensor log_p_CV = at::log_softmax(logits_CV, 1);
+    logits_CV.reset();
+
+    // The loss: those of the given labels. An ignored label is replaced by 0, and its term by 0.
+    const at::Tensor ignored_CO = labels_C.eq(options_.ignored_label).unsqueeze(1);
+    const at::Tensor column_CO = labels_C.unsqueeze(1).masked_fill(ignored_CO, 0);
+    const at::Tensor label_log_p_CO = log_p_CV.gather(1, column_CO);
+    loss -= label_log_p_CO.masked_fill(ignored_CO, 0).sum(at::kDouble);
+    if (!with_gradients_) return {};
+
+    at::Tensor dlogits_CV = log_p_CV.exp_();
+    return dlogits_CV.scatter_add_(1, column_CO,
+                                   at::full_like(column_CO, -1, dlogits_CV.options()));
+  }
+
+  /// The same with the logits of this rank's words. Of a label that is not among them, the column
+  /// is 0, and its term in the sums and in the gradient is 0.
+  at::Tensor add_over_ranks(std::int64_t begin, const at::Tensor& logits_CV,
+                            const at::Tensor& labels_C) {
+    const at::Tensor ignored_CO = labels_C.eq(options_.ignored_label).unsqueeze(1);
+    const at::Tensor word_CO = labels_C.unsqueeze(1) - options_.first_word;
+    const at::Tensor elsewhere_CO =
+        word_CO.lt(0).logical_or(word_CO.ge(logits_CV.size(1))).logical_or(ignored_CO);
+    const at::Tensor column_CO = word_CO.masked_fill(elsewhere_CO, 0);
+
+    // Probabilities: exp of the distance to the largest logit of all ranks, over the sum of all.
+    const at::Tensor largest_CO = logits_CV.amax({1}, /*keepdim=*/true);
+    options_.ranks->all_reduce_max(largest_CO);
+    logits_CV.sub_(largest_CO);
+    const at::Tensor label_CO = logits_CV.gather(1, column_CO).masked_fill(elsewhere_CO, 0);
+    logits_CV.exp_();
+    const at::Tensor sums = at::cat({logits_CV.sum(1, /*keepdim=*/true), label_CO}, 1);
+    options_.ranks->all_reduce_sum(sums);
+    const at::Tensor sum_CO = sums.narrow(1, 0, 1);
+
+    // The loss of the tokens that this rank counts.
+    const at::Tensor losses_CO = (sum_CO.log() - sums.narrow(1, 1, 1)).masked_fill(ignored_CO, 0);
+    const std::int64_t first = std::max(begin, mine_.begin);
+    const std::int64_t end = std::min(begin + labels_C.size(0), mine_.begin + mine_.size);
+    if (first < end) loss += losses_CO.narrow(0, first - begin, end - first).sum(at::kDouble);
+    if (!with_gradients_) return {};
+
+    return logits_CV.div_(sum_CO).scatter_add_(
+        1, column_CO, elsewhere_CO.logical_not().to(logits_CV.scalar_type()).neg());
+  }
+
   CrossEntropyOptions options_;
   at::Tensor rounded_VE_;
   bool with_gradients_;
+  EvenPart mine_{};  ///< Tokens whose loss this rank returns, over ranks.
 };
 
 /// Arguments of one call that are no tensors.

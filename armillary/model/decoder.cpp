@@ -18,6 +18,7 @@
 #include "armillary/model/decoder_cost.h"
 #include "armillary/model/decoder_layer.h"
 #include "armillary/model/decoder_parameters.h"
+#include "armillary/model/tensor_parallel_ops.h"
 
 namespace armillary::model {
 namespace {
@@ -41,6 +42,22 @@ at::Tensor learned_positions(const at::Tensor& table_SE, const at::Tensor& posit
         last, table_SE.size(0), last + 1);
   }
   return at::embedding(table_SE, positions_L);
+}
+
+/// The positions of this rank's tokens.
+at::Tensor positions_of_shard(const at::Tensor& positions_L, const TokenShards& shards) {
+  if (!shards) return positions_L;
+  const EvenPart tokens = even_part(shards.tokens, shards.ranks->index(), shards.ranks->ranks());
+  return positions_L.narrow(0, tokens.begin, tokens.size);
+}
+
+/// The operations of layers on one rank, or those that read shards of tokens.
+std::shared_ptr<const LayerOps> ops_of(const DecoderOptions& options,
+                                       const TokenShards& shards = {}) {
+  const LinearOptions linear{.native_bf16 = options.native_bf16(),
+                             .shards = shards,
+                             .keep_gathered = options.keep_gathered_inputs()};
+  return options.fused() ? fused_cpu_ops(linear) : separate_ops(linear);
 }
 
 /// The output of a layer that keeps attention's output alone: the first run of the layer leaves the
@@ -70,10 +87,7 @@ at::Tensor run_keeping_attention(const DecoderLayer& layer, const at::Tensor& x_
 
 }  // namespace
 
-Decoder::Decoder(const DecoderOptions& options)
-    : options_(options),
-      ops_(options.fused() ? fused_cpu_ops(options.native_bf16())
-                           : separate_ops(options.native_bf16())) {
+Decoder::Decoder(const DecoderOptions& options) : options_(options), ops_(ops_of(options)) {
   kernel::choose_vector_math();  // rotary_angles_at calls ATen's cos and sin
 }
 
@@ -91,25 +105,39 @@ cost::ModelCost Decoder::cost() const {
 
 at::Tensor Decoder::run(int unit, const Weights& weights, const at::Tensor& x,
                         const ModelInputs& inputs) {
-  if (unit == 0) {
-    at::Tensor x_BLE = at::embedding(weights.at("tok_embeddings.weight"), inputs.batch.at(kTokens));
-    if (options_.max_seq_len() > 0) {
-      x_BLE = x_BLE + learned_positions(weights.at("pos_embeddings.weight"), inputs.positions_L);
-    }
-    return x_BLE.to(options_.dtype());
-  }
+  if (unit == 0) return run_embedding(weights, inputs);
   if (unit <= options_.n_layers()) return run_layer(unit - 1, weights, x, inputs);
   return run_head(weights, x, inputs);
+}
+
+at::Tensor Decoder::run_embedding(const Weights& weights, const ModelInputs& inputs) const {
+  const at::Tensor& table_VE = weights.at("tok_embeddings.weight");
+  const at::Tensor& tokens_BL = inputs.batch.at(kTokens);
+  const TokenShards shards = inputs.token_shards();
+  at::Tensor x_BLE = shards
+                         ? embedding_of_words(table_VE, words_of(shards, table_VE).begin, tokens_BL)
+                         : at::embedding(table_VE, tokens_BL);
+  // Learned positions are added before the sum is rounded.
+  const bool learns_positions = options_.max_seq_len() > 0;
+  if (shards) {
+    x_BLE = reduce_scatter_tokens(learns_positions ? x_BLE : x_BLE.to(options_.dtype()), shards);
+  }
+  if (learns_positions) {
+    x_BLE = x_BLE + learned_positions(weights.at("pos_embeddings.weight"),
+                                      positions_of_shard(inputs.positions_L, shards));
+  }
+  return x_BLE.to(options_.dtype());
 }
 
 at::Tensor Decoder::run_layer(std::int64_t layer, const Weights& weights, const at::Tensor& x_BLE,
                               const ModelInputs& inputs) {
   const DecoderLayer bound{
       .options = options_,
-      .ops = ops_,
+      .ops = ops_over(inputs.token_shards()),
       .name = layer_unit(layer),
       .weights = weights,
-      .angles = options_.max_seq_len() > 0 ? RotaryAngles() : angles_at(inputs.positions_L)};
+      .angles = options_.max_seq_len() > 0 ? RotaryAngles() : angles_at(inputs.positions_L),
+      .tokens = inputs.positions_L.size(0)};
   const Attends& attends = inputs.attends;
   switch (options_.recompute()) {
     case cost::Recompute::None:
@@ -128,14 +156,30 @@ at::Tensor Decoder::run_layer(std::int64_t layer, const Weights& weights, const 
 
 at::Tensor Decoder::run_head(const Weights& weights, const at::Tensor& x_BLE,
                              const ModelInputs& inputs) const {
-  const at::Tensor features_BLE = ops_->norm(x_BLE, decoder_norm(options_, weights, "norm"));
+  const TokenShards shards = inputs.token_shards();
+  at::Tensor features_BLE = ops_->norm(x_BLE, decoder_norm(options_, weights, "norm"));
+  if (shards) features_BLE = gather_tokens(features_BLE, shards);
   const at::Tensor& output_VE =
       weights.at(options_.tied() ? "tok_embeddings.weight" : "output.weight");
   if (!inputs.batch.contains(kLabels)) return ops_->linear(features_BLE, output_VE);
   return cross_entropy(features_BLE.flatten(0, 1), output_VE, inputs.batch.at(kLabels).flatten(),
                        {.chunk_tokens = options_.loss_chunk_tokens(),
                         .ignored_label = kIgnoredLabel,
-                        .native_bf16 = options_.native_bf16()});
+                        .native_bf16 = options_.native_bf16(),
+                        .ranks = shards.ranks,
+                        .first_word = words_of(shards, output_VE).begin});
+}
+
+std::shared_ptr<const LayerOps> Decoder::ops_over(const TokenShards& shards) const {
+  return shards ? tensor_parallel_ops(ops_of(options_, shards), ops_, shards) : ops_;
+}
+
+EvenPart Decoder::words_of(const TokenShards& shards, const at::Tensor& table_VE) const {
+  if (!shards) return {0, options_.vocab_size()};
+  const EvenPart words =
+      even_part(options_.vocab_size(), shards.ranks->index(), shards.ranks->ranks());
+  ARMILLARY_CHECK(table_VE.size(0) == words.size);  // the range of the store
+  return words;
 }
 
 const RotaryAngles& Decoder::angles_at(const at::Tensor& positions_L) {

@@ -9,7 +9,16 @@
 // decoder_parameters.h has the names, shapes and initial values of the parameters.
 //
 // Dtypes. Parameters are fp32. With dtype bf16 the matrices are rounded to bf16 when they are used,
-// and activations are bf16; norms and rotary positions compute in fp32 and round their result.
+// and activations are bf16; norms and rotary positions compute in fp32 and round their result. With
+// fp64 parameters and dtype fp64 all is fp64, but for the rotary angles: for tests.
+//
+// Ranks along tp (tensor_parallel.h), if the inputs have them: weights are this rank's ranges
+// (range_of of parameter.h), x is [B, K, E] of its tokens, and its heads attend to all L tokens:
+//
+//   embedding   of the words of this rank, reduce-scatter
+//   layers.i    norm, gather, columns; attention or the MLP; rows, reduce-scatter
+//   head        norm, gather, the words of this rank: the loss of its tokens, summed over the words
+//               of all ranks; without labels the logits of its words for all L tokens
 //
 // Memory. Autograd keeps these activations of a layer: x, q, k, v, out, h, the input of GELU, or
 // the inputs and the output of SwiGLU; fewer with a policy of recompute.h. The loss is
@@ -53,11 +62,16 @@ class Decoder : public Model {
                  const ModelInputs& inputs) override;
 
  private:
+  at::Tensor run_embedding(const Weights& weights, const ModelInputs& inputs) const;
   at::Tensor run_layer(std::int64_t layer, const Weights& weights, const at::Tensor& x_BLE,
                        const ModelInputs& inputs);
   at::Tensor run_head(const Weights& weights, const at::Tensor& x_BLE,
                       const ModelInputs& inputs) const;
   const RotaryAngles& angles_at(const at::Tensor& positions_L);
+  /// The operations of a layer over the ranks along tp, if there are any.
+  std::shared_ptr<const LayerOps> ops_over(const TokenShards& shards) const;
+  /// The words whose rows of the table this rank has.
+  EvenPart words_of(const TokenShards& shards, const at::Tensor& table_VE) const;
 
   DecoderOptions options_;
   std::shared_ptr<const LayerOps> ops_;

@@ -49,9 +49,10 @@ at::Tensor DecoderLayer::attention(const at::Tensor& x_BLE, const Attend& attend
   constexpr std::size_t kK = 1;
   constexpr std::size_t kV = 2;
   const std::int64_t head_dim = options.dim() / options.n_heads();
+  const auto heads_of = [&](const char* of) { return weight(of).size(0) / head_dim; };
   const Attend::InProgress call =
-      attend.begin({x_BLE.size(0), x_BLE.size(1), options.n_heads(), options.n_kv_heads(), head_dim,
-                    x_BLE.scalar_type()});
+      attend.begin({x_BLE.size(0), tokens, heads_of("attention.wq"), heads_of("attention.wk"),
+                    head_dim, x_BLE.scalar_type()});
 
   // Splits a product into heads, rotates q and k if positions are rotary, and hands k and v to
   // attention at once.

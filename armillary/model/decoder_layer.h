@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,9 +22,10 @@ struct DecoderLayer {
   std::string name;  ///< "layers.0"; the names of its weights begin so.
   Weights weights;
   RotaryAngles angles;
+  std::int64_t tokens;  ///< L: those that attention is called with; x has fewer if tp cuts them.
 
-  /// Gives x_BLE of the next layer. Collective if `attend` is. Hands k, then v, to `attend` before
-  /// q is projected.
+  /// Gives x_BLE of the next layer. Collective if `attend` or `ops` is. Its heads are those of the
+  /// weights: some of the model's along tp. Hands k, then v, to `attend` before q is projected.
   at::Tensor run(const at::Tensor& x_BLE, const Attend& attend) const;
 
  private:

@@ -46,11 +46,14 @@ struct DecoderOptions {
   TORCH_ARG(bool, tied) = false;          ///< The output matrix is the embedding.
   // The way it is computed; results differ by rounding only. native_bf16: see LinearOptions of
   // linear.h. fused: fused_cpu_ops or separate_ops of layer_ops.h. recompute: no bit differs.
-  TORCH_ARG(at::ScalarType, dtype) = at::kFloat;  ///< kFloat or kBFloat16.
+  // keep_gathered_inputs: along tp (tensor_parallel.h) the inputs of a layer's products are kept,
+  // not gathered again in backward: 8 B L E values on the wire a layer, not 10.
+  TORCH_ARG(at::ScalarType, dtype) = at::kFloat;  ///< kFloat, kBFloat16, or kDouble (decoder.h).
   TORCH_ARG(bool, native_bf16) = kernel::cpu::multiplies_bf16();
   TORCH_ARG(bool, fused) = true;
   TORCH_ARG(cost::Recompute, recompute) = cost::Recompute::None;
   TORCH_ARG(std::int64_t, loss_chunk_tokens) = 1024;  ///< Tokens whose logits exist at once.
+  TORCH_ARG(bool, keep_gathered_inputs) = false;
 };
 
 }  // namespace armillary::model

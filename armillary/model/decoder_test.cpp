@@ -14,10 +14,13 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "armillary/core/error.h"
 #include "armillary/model/decoder_cost.h"
 #include "armillary/model/testing/decoder_replica.h"
 
@@ -94,6 +97,41 @@ TEST(Decoder, SizeCountsTheParameters) {
           << "tied " << tied << " kv " << kv_heads;
       EXPECT_EQ(decoder_cost(options).matmul_parameters, matrices);
     }
+  }
+}
+
+/// Heads 12, KV heads 3: up to tp 3 whole groups, then multiples of 3 up to a query head a rank.
+TEST(Decoder, HeadsAreSplitOverTpWithTheirKvHeads) {
+  const DecoderOptions options = small().dim(48).n_heads(12).n_kv_heads(3);
+  const Decoder model(options);
+  const std::vector<Parameter> parameters = model.parameters();
+  const std::vector<std::string> units = model.units();
+  const auto range = [&](const char* of, int index, int tp) {
+    const std::string name = std::string("layers.1.attention.") + of + ".weight";
+    return range_of(*std::ranges::find(parameters, name, &Parameter::name), index, tp);
+  };
+  for (const int tp : {1, 2, 3, 6, 9, 12}) {
+    check_parameters(parameters, units, tp);
+    for (int index = 0; index < tp; ++index) {
+      const GlobalRange q = range("wq", index, tp);
+      const GlobalRange k = range("wk", index, tp);
+      const GlobalRange out = range("wo", index, tp);
+      const std::string where = "rank " + std::to_string(index) + " of " + std::to_string(tp);
+      EXPECT_EQ(k, range("wv", index, tp)) << where;
+      EXPECT_EQ(q.begin[0], out.begin[1]) << where;
+      EXPECT_EQ(q.size[0], out.size[1]) << where;
+      // Every query head has its KV head, 4 times narrower, and none is without query heads.
+      EXPECT_LE(4 * k.begin[0], q.begin[0]) << where;
+      EXPECT_LE(q.begin[0] + q.size[0], 4 * (k.begin[0] + k.size[0])) << where;
+      EXPECT_EQ(q.size[0] % 4, 0) << where;
+      EXPECT_GE(q.size[0], 4) << where;
+      if (tp <= 3) {
+        EXPECT_EQ(q.size[0], 4 * k.size[0]) << where;
+      }
+    }
+  }
+  for (const int tp : {4, 5, 8, 15}) {
+    EXPECT_THROW(check_parameters(parameters, units, tp), InvalidArgument) << tp;
   }
 }
 

@@ -29,7 +29,7 @@ class SeparateOps : public LayerOps {
   using LayerOps::linear;
   using LayerOps::linear_of_norm;
 
-  explicit SeparateOps(bool native_bf16) : options_{.native_bf16 = native_bf16} {}
+  explicit SeparateOps(const LinearOptions& options) : options_(options) {}
 
   at::Tensor norm(const at::Tensor& x_BLE, const Norm& norm) const override {
     if (!norm.bias_E.defined()) return rms_norm(x_BLE, norm.weight_E, norm.eps);
@@ -95,12 +95,12 @@ std::vector<at::Tensor> LayerOps::linear_of_norm(const at::Tensor& x_BLE, const 
   return linear_of_norm(x_BLE, norm, weights, each);
 }
 
-std::shared_ptr<const LayerOps> separate_ops(bool native_bf16) {
-  return std::make_shared<SeparateOps>(native_bf16);
+std::shared_ptr<const LayerOps> separate_ops(const LinearOptions& options) {
+  return std::make_shared<SeparateOps>(options);
 }
 
-std::shared_ptr<const LayerOps> fused_cpu_ops(bool native_bf16) {
-  return std::make_shared<FusedCpuOps>(native_bf16);
+std::shared_ptr<const LayerOps> fused_cpu_ops(const LinearOptions& options) {
+  return std::make_shared<FusedCpuOps>(options);
 }
 
 }  // namespace armillary::model

@@ -4,6 +4,7 @@
 //   AttentionImpl, FeedForwardImpl (decoder.h) --> LayerOps <-- separate_ops: one op after the
 //   other
 //                                                          '--- fused_cpu_ops: linear.h
+//                                                          '--- tensor_parallel_ops: over ranks
 //
 // Differentiable. Dtypes and rounding are those of linear.h; results of implementations differ by
 // rounding only.
@@ -51,10 +52,11 @@ class LayerOps {
                                          const std::vector<at::Tensor>& biases = {}) const;
 };
 
-/// One op after the other: autograd keeps norm(x) and gelu(x). `native_bf16` as in LinearOptions.
-std::shared_ptr<const LayerOps> separate_ops(bool native_bf16);
+/// One op after the other: autograd keeps norm(x) and gelu(x). `options` are those of every
+/// product, without gelu and norm.
+std::shared_ptr<const LayerOps> separate_ops(const LinearOptions& options);
 
 /// The fused kernel of CPUs (linear.h): backward keeps x alone, and computes norm and GELU again.
-std::shared_ptr<const LayerOps> fused_cpu_ops(bool native_bf16);
+std::shared_ptr<const LayerOps> fused_cpu_ops(const LinearOptions& options);
 
 }  // namespace armillary::model

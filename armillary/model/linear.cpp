@@ -1,9 +1,9 @@
 // linear.cpp: the autograd function behind every product of tokens and matrices.
 //
-// Forward: factor = x, norm(x) or gelu(x) as rows; then one GEMM per matrix, with its bias, each
-// followed by its transform. Backward: the factor is computed again for the gradients of the
-// matrices; the gradient of x is one sum over the matrices, and then goes back through GELU or
-// norm.
+// Forward: factor = x, norm(x) or gelu(x) as rows, of the tokens of all ranks if x is a shard; then
+// one GEMM per matrix, with its bias, each followed by its transform. Backward: the factor is
+// computed again for the gradients of the matrices; the gradient of x is one sum over the matrices,
+// and over the ranks, and then goes back through GELU or norm.
 #include "armillary/model/linear.h"
 
 #include <ATen/TensorOperators.h>
@@ -71,6 +71,8 @@ struct SavedLinear : torch::CustomClassHolder {
             parameters.slice(weights + biases)};
   }
 
+  bool keeps_gathered() const { return options.shards && options.keep_gathered; }
+
   /// norm(x). Leaves the numbers of each row.
   at::Tensor norm(const LinearTensors& tensors) {
     const at::Tensor& x = tensors.x;
@@ -84,15 +86,19 @@ struct SavedLinear : torch::CustomClassHolder {
     return y;
   }
 
-  /// The left factor of the products as rows: x, norm(x) or gelu(x).
-  at::Tensor factor(const LinearTensors& tensors) {
-    const at::Tensor& x = tensors.x;
-    const at::ScalarType dtype = product_dtype(x.scalar_type(), options.native_bf16);
-    if (!tensors.norm.empty()) return rows(norm(tensors)).to(dtype);
-    if (!options.gelu) return rows(x).to(dtype);
+  /// x or norm(x), of the tokens of all ranks.
+  at::Tensor tokens(const LinearTensors& tensors) {
+    const at::Tensor y = tensors.norm.empty() ? tensors.x : norm(tensors);
+    return options.shards ? gathered(y, options.shards) : y;
+  }
+
+  /// The left factor of the products as rows: those tokens, or gelu of them.
+  at::Tensor factor(const at::Tensor& tokens) const {
+    const at::ScalarType dtype = product_dtype(tokens.scalar_type(), options.native_bf16);
+    if (!options.gelu) return rows(tokens).to(dtype);
     // In the dtype of products: ATen's GELU of bf16 takes twice as long as of fp32.
-    at::Tensor activated = at::gelu(x.to(dtype));
-    if (dtype != x.scalar_type()) round_to_bf16(activated);
+    at::Tensor activated = at::gelu(tokens.to(dtype));
+    if (dtype != tokens.scalar_type()) round_to_bf16(activated);
     return rows(activated);
   }
 
@@ -116,6 +122,13 @@ struct SavedLinear : torch::CustomClassHolder {
                                        tensors.norm[1], {true, true, true});
     return {dx, dweight, dbias};
   }
+
+  /// The gradient of tokens(x) as that of a shard: the sum over the ranks, rounded as it travels.
+  at::Tensor grad_of_shard(const at::Tensor& drows, const at::Tensor& x) const {
+    return reduce_scattered(
+        drows.to(x.scalar_type()).view({x.size(0), options.shards.tokens, x.size(2)}),
+        options.shards);
+  }
 };
 
 /// Arguments of one call that are no tensors.
@@ -131,16 +144,18 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
   static variable_list forward(AutogradContext* ctx, const at::Tensor& result,
                                at::TensorList parameters, const LinearCall& call) {
     const at::Tensor x = result.contiguous();
-    variable_list saved{x};
+    SavedLinear& linear = *call.saved;
+    const LinearTensors tensors = linear.tensors(x, parameters);
+    at::Tensor tokens = linear.tokens(tensors);
+    variable_list saved{x, linear.keeps_gathered() ? tokens : at::Tensor()};
     saved.insert(saved.end(), parameters.begin(), parameters.end());
     ctx->save_for_backward(saved);
     ctx->saved_data["linear"] = c10::IValue::make_capsule(call.saved);
-    SavedLinear& linear = *call.saved;
-    const LinearTensors tensors = linear.tensors(x, parameters);
 
     // Each product is handed on before the next is computed.
-    const at::Tensor a = linear.factor(tensors);
-    std::vector<std::int64_t> shape = x.sizes().vec();
+    std::vector<std::int64_t> shape = tokens.sizes().vec();
+    const at::Tensor a = linear.factor(tokens);
+    tokens.reset();
     variable_list results(tensors.weights.size());
     for (const std::size_t i : call.each.order) {
       shape.back() = tensors.weights[i].size(0);
@@ -155,7 +170,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const auto linear =
         c10::static_intrusive_pointer_cast<SavedLinear>(ctx->saved_data["linear"].toCapsule());
     const at::Tensor& x = saved[0];
-    const LinearTensors tensors = linear->tensors(x, at::TensorList(saved).slice(1));
+    const LinearTensors tensors = linear->tensors(x, at::TensorList(saved).slice(2));
 
     // Gradients of the matrices, dy^T a, and of their biases. The factor `a` is freed before dx is
     // allocated.
@@ -163,7 +178,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     variable_list dweights;
     variable_list dbiases;
     {
-      const at::Tensor a = linear->factor(tensors);
+      const at::Tensor a = linear->factor(saved[1].defined() ? saved[1] : linear->tokens(tensors));
       for (std::size_t i = 0; i < grads.size(); ++i) {
         const at::Tensor dy =
             linear->transform_grad ? linear->transform_grad(i, grads[i]) : grads[i];
@@ -188,8 +203,8 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     }
     dys.clear();
 
-    // Back through GELU or norm to x.
-    dx = dx.view(x.sizes());
+    // Back over the ranks, then through GELU or norm to x.
+    dx = linear->options.shards ? linear->grad_of_shard(dx, x) : dx.view(x.sizes());
     if (linear->options.gelu) at::gelu_backward_out(dx, dx, x.to(dx.scalar_type()));
     variable_list dnorm{dx.to(x.scalar_type())};
     if (!tensors.norm.empty()) dnorm = linear->norm_backward(dnorm[0], tensors);
@@ -217,6 +232,7 @@ std::vector<at::Tensor> fused_linear(const at::Tensor& x, const std::vector<at::
                                      const LinearOptions& options, const EachProduct& each) {
   ARMILLARY_CHECK(each.order.size() == weights.size());
   ARMILLARY_CHECK(each.biases.empty() || each.biases.size() == weights.size());
+  ARMILLARY_CHECK(!(options.gelu && options.shards));
   auto saved = c10::make_intrusive<SavedLinear>();
   saved->options = options;
   saved->options.norm_weight.reset();

@@ -11,6 +11,10 @@
 //
 // Backward keeps x and the parameters and nothing in between: x of bf16 stays bf16, and norm or
 // GELU is computed again.
+//
+// Over ranks along tp (tensor_parallel.h) x may be a shard of tokens, and the matrices the columns
+// of this rank: norm, gather and products are then one function, which keeps the shard alone. The
+// gradient of x is summed over the ranks; that of the norm's weight is the share of this shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,6 +22,8 @@
 #include <cstddef>
 #include <functional>
 #include <vector>
+
+#include "armillary/model/tensor_parallel.h"
 
 namespace armillary::model {
 
@@ -30,6 +36,11 @@ struct LinearOptions {
   at::Tensor norm_weight = {};  ///< If defined: rms_norm(x, norm_weight, norm_eps) (row_ops.h).
   at::Tensor norm_bias = {};    ///< If it is defined too: ATen's layer_norm with both.
   double norm_eps = 0;
+  /// If there are any: x [B, K, in] is the shard of this rank, and results are of all tokens.
+  /// Collective. Not with gelu.
+  TokenShards shards = {};
+  /// Keeps the gathered tokens until backward, which gathers them again if not.
+  bool keep_gathered = false;
 };
 
 at::Tensor fused_linear(const at::Tensor& x, const at::Tensor& weight,

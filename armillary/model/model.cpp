@@ -2,7 +2,14 @@
 // the beginning, so a store need not have all of them whole at once.
 #include "armillary/model/model.h"
 
+#include <ATen/core/Tensor.h>
+
 namespace armillary::model {
+
+TokenShards ModelInputs::token_shards() const {
+  if (!tensor_parallel || tensor_parallel->ranks() == 1) return {};
+  return {tensor_parallel, positions_L.size(0)};
+}
 
 at::Tensor run_units(Model& model, const std::function<Weights(int unit)>& use,
                      const ModelInputs& inputs) {

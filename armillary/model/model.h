@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@
 #include "armillary/model/fields.h"
 #include "armillary/model/parameter.h"
 #include "armillary/model/recompute.h"
+#include "armillary/model/tensor_parallel.h"
 #include "armillary/model/weights.h"
 #include "armillary/predict/cost/model.h"
 
@@ -31,6 +33,12 @@ struct ModelInputs {
   Fields batch;            ///< Each [1, L, ..], in the order of the shard. L may be 0.
   at::Tensor positions_L;  ///< int64: the place of each token in the whole sequence.
   Attends attends;         ///< Collective, so also to be called where L is 0.
+  /// The ranks along tp, which are given the same inputs and each its ranges of the parameters
+  /// (range_of). A model may cut the L tokens over them between units. Null: this rank alone.
+  std::shared_ptr<TensorParallel> tensor_parallel = {};
+
+  /// The tokens of the pass as they are cut. One rank is as none.
+  TokenShards token_shards() const;
 };
 
 /// A model of one rank. Threads: that of the rank.
@@ -46,7 +54,10 @@ class Model {
 
   /// Runs a unit on the output of the one before, or on an undefined tensor if it is the first.
   /// The last one gives the loss summed over this rank's tokens: a scalar with a graph. The loss of
-  /// the sequence is its sum over the ranks. `weights`: the parameters that are of this unit.
+  /// the sequence is its sum over the ranks, along tp too: each counts its part of the L tokens.
+  /// Backward begins with the same factor on all ranks. Gradients are then partial over the ranks
+  /// that share the tokens, and along tp as copies_along_tp() says. `weights`: the parameters that
+  /// are of this unit.
   virtual at::Tensor run(int unit, const Weights& weights, const at::Tensor& x,
                          const ModelInputs& inputs) = 0;
 
