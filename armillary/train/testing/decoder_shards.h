@@ -32,7 +32,8 @@ inline at::Tensor view_of(const at::Tensor& whole, const model::GlobalRange& ran
 class DecoderShards {
  public:
   /// Matrices are `sharpness` times their initial values: with 8, attention is far from uniform.
-  /// Weights of norms differ from 1. Values are fp64 if the options' dtype is, else fp32.
+  /// Weights of norms differ from 1, and biases from 0. Values are fp64 if the options' dtype is,
+  /// else fp32.
   DecoderShards(const model::DecoderOptions& options, int index, int ranks, double sharpness = 8)
       : model_(options), parameters_(model_.parameters()) {
     model::check_parameters(parameters_, model_.units(), ranks);
