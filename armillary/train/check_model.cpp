@@ -101,7 +101,7 @@ class Replica {
  public:
   Replica(std::unique_ptr<model::Model> model, ModelPlace place, const Start& start)
       : model_(std::move(model)), place_(std::move(place)), store_(*model_, start.seed) {
-    if (!start.folder.empty()) load_parameters(start.folder, start.options, store_.pieces());
+    if (!start.folder.empty()) load_parameters(start.folder, start.options, store_);
   }
 
   const model::Model& model() const { return *model_; }
@@ -294,7 +294,7 @@ class ModelCheck {
           "check: data with a vocabulary of {}; at most {}, the model's, is required",
           data.vocab_size(), ours_->model().vocab_size());
     });
-    expect_same_parameters(comm, ours_->store().pieces());
+    expect_same_parameters(comm, ours_->store().digest());
   }
 
   std::vector<CheckRow> rows() {
@@ -326,7 +326,10 @@ class ModelCheck {
 
   RunResult run_over_ranks() {
     RunResult result = ours_->run(sequence_);
-    for (int unit = 0; unit < ours_->store().units(); ++unit) ours_->store().reduce(unit, comm_);
+    for (const Piece& piece : ours_->store().pieces()) {
+      comm::all_reduce_sum(comm_, {piece.gradient.data_ptr<float>(),
+                                   static_cast<std::size_t>(piece.gradient.numel())});
+    }
     comm::all_reduce_sum(comm_, std::span(&result.loss, 1));
     result.gradients = ours_->gradients();
     return result;

@@ -31,14 +31,21 @@ std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
   return most;
 }
 
+/// A sequence and the ranks that share it.
+struct PlannedSequence {
+  plan::Planner planner;
+  std::int64_t first_rank = 0;
+};
+
 /// Adds one pass of one sequence to `pass`. Returns the slot bytes of the rank that has most.
-std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, std::int64_t layers,
+std::int64_t add_pass(PassTraffic& pass, const PlannedSequence& sequence, std::int64_t layers,
                       const std::function<plan::RankProgram(plan::Rank)>& program) {
-  pass.sent_bytes_per_rank.resize(static_cast<std::size_t>(planner.problem().world));
+  const plan::Planner& planner = sequence.planner;
   std::int64_t peak = 0;
   for (plan::Rank rank = 0; rank < planner.problem().world; ++rank) {
     const plan::Traffic moved = plan::traffic(planner.problem(), planner.blocks(), program(rank));
-    pass.sent_bytes_per_rank[static_cast<std::size_t>(rank)] += layers * moved.sent_bytes;
+    pass.sent_bytes_per_rank[static_cast<std::size_t>(sequence.first_rank + rank)] +=
+        layers * moved.sent_bytes;
     pass.steps = std::max(pass.steps, moved.steps);
     peak = std::max(peak, moved.peak_slot_bytes);
   }
@@ -47,7 +54,8 @@ std::int64_t add_pass(PassTraffic& pass, const plan::Planner& planner, std::int6
 
 /// Adds one sequence: traffic of both passes, slots, and for each policy the pass that it repeats:
 /// forward for Full, replay for AttentionOutput.
-void add_plan(Estimate& result, const plan::Planner& planner) {
+void add_plan(Estimate& result, const PlannedSequence& sequence) {
+  const plan::Planner& planner = sequence.planner;
   const std::int64_t layers = result.cost.attention.layers;
   const auto program_of = [&](plan::Pass pass) {
     return [&planner, pass](plan::Rank rank) { return proof::runnable(planner, pass, rank); };
@@ -55,19 +63,55 @@ void add_plan(Estimate& result, const plan::Planner& planner) {
   const auto forward = program_of(plan::Pass::Forward);
   // Slots of a layer are free again when its pass ends, so passes share memory.
   const auto slots = static_cast<double>(
-      std::max(add_pass(result.forward, planner, layers, forward),
-               add_pass(result.backward, planner, layers, program_of(plan::Pass::Backward))));
+      std::max(add_pass(result.forward, sequence, layers, forward),
+               add_pass(result.backward, sequence, layers, program_of(plan::Pass::Backward))));
   result.memory.attention = std::max(result.memory.attention, slots);
   for (PolicyCost& cost : result.policies) {
-    if (cost.policy == cost::Recompute::Full) add_pass(cost.more_sent, planner, layers, forward);
+    if (cost.policy == cost::Recompute::Full) add_pass(cost.more_sent, sequence, layers, forward);
     if (cost.policy == cost::Recompute::AttentionOutput) {
-      add_pass(cost.more_sent, planner, layers, program_of(plan::Pass::Replay));
+      add_pass(cost.more_sent, sequence, layers, program_of(plan::Pass::Replay));
     }
   }
 }
 
 std::int64_t tokens_of_step(const Recipe& recipe) {
-  return recipe.training.seq_len * recipe.training.local_batch_size;
+  return recipe.training.seq_len * recipe.training.global_batch_size;
+}
+
+/// How a recipe divides what it trains.
+struct Division {
+  MeshShape mesh;
+  std::int64_t copies = 1;  ///< Groups along dp that hold the same.
+  int zero = 0;
+
+  explicit Division(const ParallelismOptions& parallelism)
+      : mesh(mesh_of(parallelism)),
+        copies(parallelism.data_parallel_replicate_degree),
+        zero(static_cast<int>(parallelism.zero)) {}
+  /// Ranks that share the parameters of a copy.
+  std::int64_t shares() const { return mesh.dp / copies * mesh.cp; }
+};
+
+/// Bytes that each rank sends for values and gradients of the parameters, in so many passes: n (P -
+/// 1) / P in a gather and in a sum of P ranks.
+std::int64_t parameter_sent_bytes(const Division& division, std::int64_t parameters,
+                                  std::int64_t passes) {
+  const std::int64_t bytes = 4 * parameters;
+  const auto moved = [](std::int64_t n, std::int64_t ranks) { return n * (ranks - 1) / ranks; };
+  const std::int64_t shares = division.shares();
+  if (division.zero == 0) return moved(2 * bytes, shares * division.copies);
+  const std::int64_t times = division.zero == 1 ? 2 : division.zero == 2 ? passes + 1 : 3 * passes;
+  return moved(times * bytes, shares) + moved(2 * (bytes / shares), division.copies);
+}
+
+/// Bytes of whole values and gradients beside a rank's shares: of two units, the largest that there
+/// are.
+double gathered_bytes(const Division& division, const cost::ModelCost& cost) {
+  if (division.zero < 2 || division.shares() == 1) return 0;
+  const std::int64_t layers = std::max<std::int64_t>(cost.attention.layers, 1);
+  const std::int64_t unit =
+      std::max(cost.layer_parameters / layers, cost.parameters - cost.layer_parameters);
+  return 2.0 * (division.zero == 3 ? 8 : 4) * static_cast<double>(unit);
 }
 
 /// Bytes as MiB, for a reader.
@@ -115,9 +159,12 @@ Estimate estimate(const Recipe& recipe, const Data& data) {
 Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data& data) {
   Estimate result;
   result.cost = cost;
-  // An all-reduce: every rank sends the others their shares, then its own sum to all of them.
-  const std::int64_t world = recipe.parallelism.context_parallel_degree;
-  result.gradient_sent_bytes = 4 * cost.parameters * 2 * (world - 1) / world;
+  const Division division(recipe.parallelism);
+  const std::int64_t world = division.mesh.ranks();
+  const std::int64_t local_batch = recipe.training.global_batch_size / division.mesh.dp;
+  result.gradient_sent_bytes = parameter_sent_bytes(division, cost.parameters, local_batch);
+  result.forward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
+  result.backward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   for (const std::string& name : cost::recompute_names()) {
     result.policies.push_back({.policy = model::parse_recompute(name)});
     result.policies.back().more_sent.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
@@ -125,15 +172,17 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 
   // Plans of every sequence.
   std::int64_t most_tokens = 0;
-  result.attention = chosen_strategy(recipe, cost.attention, static_cast<int>(world));
-  for (std::int64_t i = 0; i < recipe.training.local_batch_size; ++i) {
+  result.attention = chosen_strategy(recipe, cost.attention, division.mesh.cp);
+  for (std::int64_t i = 0; i < recipe.training.global_batch_size; ++i) {
     const Sequence sequence =
         checked_sequence(data, i, {.seq_len = recipe.training.seq_len, .fields = {}});
     const plan::Mask mask = sequence_mask(recipe.parallelism.mask, sequence.documents);
-    const plan::Planner planner(attention_problem(recipe, result.cost.attention, mask),
-                                result.attention.strategy);
-    add_plan(result, planner);
-    most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planner.problem()));
+    const PlannedSequence planned{
+        plan::Planner(attention_problem(recipe, result.cost.attention, mask),
+                      result.attention.strategy),
+        i / local_batch * division.mesh.cp};
+    add_plan(result, planned);
+    most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planned.planner.problem()));
     result.visible_pairs += mask.area();
   }
 
@@ -142,16 +191,19 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   for (PolicyCost& policy : result.policies) {
     policy.more_flops =
         cost::flops_again(cost, policy.policy, tokens_of_step(recipe), result.visible_pairs);
-    cost::StepMemory memory = cost::step_memory(
-        {.model = cost, .seq = recipe.training.seq_len, .batch = recipe.training.local_batch_size},
-        {.mesh = {.cp = static_cast<int>(world)}, .recompute = policy.policy},
-        result.memory.attention, kBytes, static_cast<double>(most_tokens));
+    cost::StepMemory memory =
+        cost::step_memory({.model = cost, .seq = recipe.training.seq_len, .batch = local_batch},
+                          {.mesh = {.cp = static_cast<int>(division.shares())},
+                           .zero = division.zero,
+                           .recompute = policy.policy},
+                          result.memory.attention, kBytes, static_cast<double>(most_tokens));
     policy.activation_bytes = static_cast<std::int64_t>(memory.activations + memory.transient);
     if (policy.policy != model::parse_recompute(mode)) continue;
     if (recipe.checkpoint.enable) {
-      const auto saved = static_cast<std::int64_t>(memory.parameters + memory.optimizer);
+      const std::int64_t saved = 12 * cost.parameters;  // values and AdamW's moments, fp32
       memory.checkpoint = static_cast<double>(ceil_div(saved, world));
     }
+    memory.gathered = gathered_bytes(division, cost);
     result.memory = memory;
   }
   return result;
@@ -164,6 +216,8 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       memory.checkpoint == 0
           ? ""
           : fmt::format(", copy for a checkpoint about {:.2f}", mib(memory.checkpoint));
+  const std::string gathered =
+      memory.gathered == 0 ? "" : fmt::format(", gathered {:.2f}", mib(memory.gathered));
   const std::string& reason = estimate.attention.reason;
   // Arguments in the order of the lines.
   return fmt::format(
@@ -173,20 +227,22 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "sent a step by the busiest rank\n"
       "  forward   {}\n"
       "  backward  {}\n"
-      "  gradients {:.2f} MiB\n"
+      "  {} {:.2f} MiB\n"
       "memory of the largest rank: {:.2f} MiB\n"
-      "  parameters {:.2f}, gradients {:.2f}, AdamW {:.2f}, attention slots {:.2f}, activations "
+      "  parameters {:.2f}, gradients {:.2f}, {} {:.2f}{}, attention slots {:.2f}, activations "
       "about {:.2f}{} MiB\n{}",
       recipe.model.name, estimate.cost.parameters, count_of(tokens, "token"),
       count_of(estimate.visible_pairs, "visible pair"),
       estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12,
       to_string(estimate.attention.strategy), recipe.parallelism.layout, recipe.parallelism.mask,
-      recipe.parallelism.transfer_dtype,
-      count_of(recipe.parallelism.context_parallel_degree, "rank"),
+      recipe.parallelism.transfer_dtype, count_of(mesh_of(recipe.parallelism).ranks(), "rank"),
       reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
-      largest(estimate.backward), mib(estimate.gradient_sent_bytes), mib(memory.total()),
-      mib(memory.parameters), mib(memory.gradients), mib(memory.optimizer), mib(memory.attention),
-      mib(memory.activations + memory.transient), copy, describe_policies(recipe, estimate));
+      largest(estimate.backward),
+      recipe.parallelism.zero == 0 ? "gradients" : "gradients, parameters",
+      mib(estimate.gradient_sent_bytes), mib(memory.total()), mib(memory.parameters),
+      mib(memory.gradients), recipe.optimizer.name, mib(memory.optimizer), gathered,
+      mib(memory.attention), mib(memory.activations + memory.transient), copy,
+      describe_policies(recipe, estimate));
 }
 
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
@@ -201,7 +257,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
                         {"more_sent_bytes_per_rank", cost.more_sent.sent_bytes_per_rank}});
   }
   return {{"parameters", estimate.cost.parameters},
-          {"world", recipe.parallelism.context_parallel_degree},
+          {"world", mesh_of(recipe.parallelism).ranks()},
           {"strategy", to_string(estimate.attention.strategy)},
           {"strategy_reason", estimate.attention.reason},
           {"layout", recipe.parallelism.layout},
@@ -219,6 +275,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
            {{"parameters", whole(memory.parameters)},
             {"gradients", whole(memory.gradients)},
             {"optimizer", whole(memory.optimizer)},
+            {"gathered", whole(memory.gathered)},
             {"attention", whole(memory.attention)},
             {"activations", whole(memory.activations + memory.transient)},
             {"checkpoint", whole(memory.checkpoint)},

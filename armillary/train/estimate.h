@@ -44,7 +44,8 @@ struct Estimate {
   PassTraffic forward;
   PassTraffic backward;
   std::vector<PolicyCost> policies;  ///< All policies, in the order of recompute_names.
-  /// Bytes that each rank sends in a step to sum the gradients: 2 (P - 1) / P of their size.
+  /// Bytes that each rank sends in a step to sum gradients and to gather parameters: 2 (P - 1) / P
+  /// of their size at ZeRO stages 0 and 1, in m passes (m + 1) of them at stage 2, 3 m at stage 3.
   std::int64_t gradient_sent_bytes = 0;
   std::int64_t visible_pairs = 0;  ///< (query, key) pairs of one head in step 1.
 };

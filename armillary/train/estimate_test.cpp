@@ -57,7 +57,7 @@ TEST(Estimate, RingTrafficIsTheClosedForm) {
   EXPECT_EQ(result.visible_pairs, 48 * 48);
   EXPECT_GT(result.backward.sent_bytes_per_rank[0], forward);
   EXPECT_EQ(result.gradient_sent_bytes, 4 * result.cost.parameters * 6 / 4);
-  EXPECT_EQ(result.memory.optimizer, 8 * result.cost.parameters);
+  EXPECT_EQ(result.memory.optimizer, 8 * result.cost.parameters / 4);  // ZeRO-1
   EXPECT_GT(result.memory.attention, 0);
   EXPECT_EQ(result.memory.checkpoint, 0);
   Recipe saving = recipe;
@@ -76,9 +76,9 @@ TEST(Estimate, OneRankSendsNothing) {
 
 TEST(Estimate, CountsAllSequencesOfTheStep) {
   Recipe recipe = recipe_of(4, "ring", "full");
-  recipe.training.local_batch_size = 2;
+  recipe.training.global_batch_size = 2;
   const Estimate two = estimate(recipe, text());
-  recipe.training.local_batch_size = 1;
+  recipe.training.global_batch_size = 1;
   const Estimate one = estimate(recipe, text());
   EXPECT_EQ(two.visible_pairs, 2 * one.visible_pairs);
   EXPECT_EQ(two.forward.sent_bytes_per_rank[3], 2 * one.forward.sent_bytes_per_rank[3]);
@@ -261,7 +261,7 @@ TEST(Estimate, IsWrittenForReadersAndPrograms) {
 /// Contiguous causal ring on 4 ranks: block b of K, V is sent on by every rank from b to 2.
 TEST(Estimate, TheBusiestRankIsToldAndTheStepsOfThatWithMost) {
   Recipe recipe = recipe_of(4, "ring", "causal");
-  recipe.training.local_batch_size = 2;
+  recipe.training.global_batch_size = 2;
   const Estimate result = estimate(recipe, text());
   const std::int64_t block = 2 * (48 / 4) * 2 * 16 * 4;
   const std::int64_t all = std::int64_t{2} * 3 * block;  // 2 sequences, 3 layers
@@ -318,7 +318,7 @@ TEST(Estimate, SlotsAndStepsAreThoseOfTheSequenceThatNeedsMost) {
   documents[0] = std::string(47, 'a');
   documents.emplace_back("z");
   Recipe recipe = recipe_of(4, "ring", "documents");
-  recipe.training.local_batch_size = 2;
+  recipe.training.global_batch_size = 2;
   int count[2] = {};
   for (std::int64_t seed = 0; seed < 500; ++seed) {
     const PackedText packed(documents, {.seq_len = 48, .seed = seed});

@@ -2,18 +2,39 @@
 // work, and the run would look right.
 #include "armillary/train/mesh.h"
 
+#include <algorithm>
+
 #include "armillary/core/error.h"
 
 namespace armillary::train {
 
 void check_built(const MeshShape& shape) {
-  for (const MeshAxis axis : {MeshAxis::Pp, MeshAxis::Dp, MeshAxis::Tp}) {
+  for (const MeshAxis axis : {MeshAxis::Pp, MeshAxis::Tp}) {
     if (shape.size(axis) == 1) continue;
     const std::string_view name = to_string(axis);
     fail<InvalidArgument>(
         "mesh: {} {}, an axis that is not built yet; 1 is required; nearest: {} 1", name,
         shape.size(axis), name);
   }
+}
+
+void check_batch(const MeshShape& shape, const TrainingOptions& training) {
+  const std::int64_t local = training.local_batch_size;
+  if (local != 1) {
+    fail<InvalidArgument>(
+        "recipe: training.local_batch_size = {}, sequences of a dp rank in one pass; 1 is "
+        "required, "
+        "others are not built yet; nearest: training.global_batch_size = {}, as this key was "
+        "called "
+        "before",
+        local, local);
+  }
+  const std::int64_t all = training.global_batch_size;
+  if (all % shape.dp == 0) return;
+  fail<InvalidArgument>(
+      "recipe: training.global_batch_size = {} on {} ranks along dp; a multiple of {} is required; "
+      "nearest: {}",
+      all, shape.dp, shape.dp, std::max<std::int64_t>(all / shape.dp, 1) * shape.dp);
 }
 
 }  // namespace armillary::train

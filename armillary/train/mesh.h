@@ -1,12 +1,17 @@
-// mesh.h: the axes of a mesh (core/mesh_shape.h) that the trainer uses: cp, the ranks that share
-// the tokens of each sequence.
+// mesh.h: the axes of a mesh (core/mesh_shape.h) that the trainer uses: dp, whose ranks share the
+// sequences of a step, and cp, whose ranks share the tokens of each sequence.
 #pragma once
 
 #include "armillary/core/mesh_shape.h"
+#include "armillary/train/training_options.h"
 
 namespace armillary::train {
 
-/// @throws InvalidArgument if pp, dp or tp, which are not built yet, are not 1.
+/// @throws InvalidArgument if pp or tp, which are not built yet, are not 1.
 void check_built(const MeshShape& shape);
+
+/// @throws InvalidArgument unless the ranks along dp share the sequences of a step equally, each in
+/// a pass of its own.
+void check_batch(const MeshShape& shape, const TrainingOptions& training);
 
 }  // namespace armillary::train

@@ -1,29 +1,33 @@
-// optimizer.h: AdamW. Every rank updates its own replica; replicas stay equal because the gradients
-// are summed over the ranks first and all ranks then do the same arithmetic.
+// optimizer.h: AdamW and Adam. Every rank updates its pieces of the parameters; replicas stay equal
+// because gradients are summed over the ranks first, and the arithmetic of an element does not
+// depend on who does it.
 //
-//   store: zero_gradients -> backward (adds into them) -> reduce;  optimizer: clip -> step
+//   store: backward, reduce, finish_gradients;  optimizer: clip -> step;  store: gather_values
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
+#include "armillary/comm/communicator.h"
 #include "armillary/train/optimizer_options.h"
 #include "armillary/train/store.h"
 
 namespace armillary::train {
 
-/// AdamW for the pieces of a store, which must outlive it. One per rank; threads: that of the rank.
+/// The optimizer of the pieces of a store, which must outlive it. One per rank; threads: that of
+/// the rank.
 class Optimizer {
  public:
   Optimizer(std::vector<Piece> pieces, const OptimizerOptions& options);
 
   /// Scales all gradients so that their 2-norm is at most `max_norm`, as torch's clip_grad_norm_
-  /// does. Returns the norm before, summed in fp64 over all pieces in one fixed order, so it is
-  /// equal on ranks with equal gradients, however they are cut into pieces.
-  double clip(double max_norm);
+  /// does. Returns the norm before, NaN if a gradient is not finite: that of the pieces of all
+  /// ranks of `owners`, each element once, with the same bits however they are cut (square_sum.h).
+  /// Null: this rank has all. Collective over `owners`: an all_gather of 4 KiB a rank.
+  double clip(double max_norm, comm::Communicator* owners = nullptr);
 
-  /// One step of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2) with learning rate
-  /// `lr`, in one pass over memory.
+  /// One step of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2), or of Adam, whose
+  /// weight decay is added to the gradient, with learning rate `lr`, in one pass over memory.
   void step(double lr);
 
   /// Goes on as after so many steps, whose means and squares the store has.
@@ -32,7 +36,7 @@ class Optimizer {
  private:
   std::vector<Piece> pieces_;
   OptimizerOptions options_;
-  std::int64_t steps_ = 0;  ///< Steps taken, for AdamW's bias correction.
+  std::int64_t steps_ = 0;  ///< Steps taken, for the bias correction.
 };
 
 }  // namespace armillary::train

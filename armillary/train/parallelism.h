@@ -13,8 +13,10 @@ namespace armillary::train {
 struct ParallelismOptions {
   std::int64_t pipeline_parallel_degree = 1;
   std::int64_t data_parallel_replicate_degree = 1;
+  std::int64_t data_parallel_shard_degree = 1;
   std::int64_t context_parallel_degree = 1;
   std::int64_t tensor_parallel_degree = 1;
+  std::int64_t zero = 1;
   std::int64_t threads_per_rank = 1;
   std::string strategy = "ring";
   std::string layout = "zigzag";

@@ -1,16 +1,21 @@
 // One step on one rank.
 //
 // A step reads its sequences ahead, in the step before, so that the plans of their masks are proved
-// beside compute. Then, for each sequence: shard, forward, backward into the store's gradients.
-// Then one sum over the ranks, clipping and AdamW, which are the same arithmetic on every rank.
-// Flags for a stop and for checkpoints are summed beside the loss.
+// beside compute. Then, for each sequence: shard, forward unit by unit, backward unit by unit into
+// the store's gradients, which are summed over the replicas unit by unit. Then clipping and the
+// optimizer, for the pieces that this rank owns. Flags for a stop and for checkpoints, and the
+// targets of the next step, are summed beside the loss.
+//
+// Gathers and sums of the store are started in the order of the units, the same on all ranks.
 #include "armillary/train/rank_trainer.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/tensor.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <array>
@@ -52,30 +57,45 @@ double unsigned_nan(double value) {
 
 RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data& data,
                          const Recipe& recipe, const Recording& recording)
-    : comm_(mesh.along(MeshAxis::Cp)),
+    : mesh_(mesh),
+      world_(mesh.world()),
+      comm_(mesh.along(MeshAxis::Cp)),
       recording_(recording),
       recipe_(recipe),
       data_(data),
       model_(model),
       cost_(model.cost()),
       strategy_(chosen_strategy(recipe, cost_.attention, comm_).strategy),
-      store_(model, recipe.training.seed),
+      groups_(mesh, recipe.parallelism),
+      store_(model, recipe.training.seed, groups_.replicas()),
       optimizer_(store_.pieces(), recipe.optimizer),
       rates_(rates_of(recipe).rates),
-      peak_flops_(measure_matmul_peak(comm_, product_dtype(recipe))) {}
+      peak_flops_(measure_matmul_peak(world_, product_dtype(recipe))) {}
 
 void RankTrainer::load_parameters_of(const std::string& folder) {
-  load_parameters(folder, recipe_.model, store_.pieces());
+  load_parameters(folder, recipe_.model, store_);
+}
+
+std::vector<SavedTensor> RankTrainer::saved() const {
+  std::vector<SavedTensor> tensors;
+  for (const StateTensor& tensor : state()) tensors.push_back(tensor.saved());
+  // Ranks that hold the same tensors share them.
+  if (store_.zero() == 0) return share_of(tensors, world_.rank(), world_.world());
+  const comm::Communicator* const copies = groups_.replicas().copies;
+  return copies == nullptr ? tensors : share_of(tensors, copies->rank(), copies->world());
 }
 
 void RankTrainer::begin_after(std::int64_t steps) {
-  expect_same_parameters(comm_, store_.pieces());
+  expect_same_parameters(world_, store_.digest());
+  store_.gather_values();
   optimizer_.resume_after(steps);
   if (steps == recipe_.training.steps) return;
-  comm::run_together(comm_, [&] {
+  comm::run_together(world_, [&] {
     next_batch_ = read_batch(steps + 1);
     rehearse(next_batch_.front());
   });
+  targets_ = targets_of(next_batch_);
+  comm::all_reduce_sum(world_, std::span(&targets_, 1));
 }
 
 StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& beside) {
@@ -85,25 +105,26 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   std::vector<SequenceTask>& batch = batch_ = std::move(next_batch_);
   if (step < recipe_.training.steps) read_ahead(step + 1);
 
-  // The loss is a mean over the targets of all sequences, so they are counted first.
-  std::int64_t targets = 0;
-  for (const SequenceTask& task : batch) targets += model_.targets(task.sequence.fields);
-
-  // Forward and backward of each sequence, then sums over the ranks.
+  // Forward and backward of each sequence; the loss is a mean over the targets of all of them.
   recording_.set_activity({.name = "forward and backward"});
   store_.zero_gradients();
-  double loss = 0;
-  std::int64_t visible_pairs = 0;
+  const double targets = std::max(targets_, 1.0);
+  StepSums sums;
   for (const SequenceTask& task : batch) {
-    visible_pairs += task.problem.mask.area();
-    loss += forward_backward(task, std::max<std::int64_t>(targets, 1));
+    if (comm_.rank() == 0) sums.visible_pairs += static_cast<double>(task.problem.mask.area());
+    sums.loss += forward_backward(task, targets, &task == &batch.back());
   }
-  loss = sum_over_ranks(loss, beside);
+  recording_.set_activity(
+      {.name = "sum of gradients", .bytes = store_.gradient_bytes(), .collective = true});
+  store_.finish_gradients();
+  sums = sum_over_ranks(sums, beside);
+  const double loss = sums.loss;
   refuse_broken_batch();
 
   recording_.set_activity({.name = "optimizer"});
   // Update. Loss and norm are equal on all ranks, so all of them fail or none.
-  const double grad_norm = optimizer_.clip(recipe_.training.max_norm);
+  const double grad_norm = optimizer_.clip(
+      recipe_.training.max_norm, store_.zero() == 0 ? nullptr : groups_.replicas().sharded);
   if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
     fail<Error>(
         "train: loss {} and grad_norm {} in step {}; finite numbers are required; lower "
@@ -112,24 +133,29 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   }
   const double lr = rates_.at(step);
   optimizer_.step(lr);
+  store_.gather_values();
 
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
-  return measure({.step = step, .loss = loss, .grad_norm = grad_norm, .lr = lr}, visible_pairs,
+  return measure({.step = step, .loss = loss, .grad_norm = grad_norm, .lr = lr}, sums.visible_pairs,
                  elapsed.count());
 }
 
 RunProgress RankTrainer::progress(std::int64_t step) const {
+  const std::int64_t read = step * recipe_.training.global_batch_size;
+  // The last sequence may be another rank's.
+  const bool is_mine = mesh_.index(MeshAxis::Dp) + 1 == mesh_.size(MeshAxis::Dp);
   return {.step = step,
-          .sequences_read = step * recipe_.training.local_batch_size,
-          .last_sequence = hash_of(batch_.back().sequence),
+          .sequences_read = read,
+          .last_sequence = hash_of(is_mine ? batch_.back().sequence : data_.at(read - 1)),
           .vocab_size = data_.vocab_size()};
 }
 
-// The sequences of a step, checked, and their problems on this world.
+// This rank's sequences of a step, checked, and their problems on the ranks that share them.
 std::vector<SequenceTask> RankTrainer::read_batch(std::int64_t step) const {
   std::vector<SequenceTask> batch;
-  const std::int64_t size = recipe_.training.local_batch_size;
-  for (std::int64_t i = (step - 1) * size; i < step * size; ++i) {
+  const std::int64_t first =
+      (step - 1) * recipe_.training.global_batch_size + mesh_.index(MeshAxis::Dp) * local_batch();
+  for (std::int64_t i = first; i < first + local_batch(); ++i) {
     Sequence sequence = checked_sequence(data_, i, {recipe_.training.seq_len, model_.fields()});
     const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
     plan::Problem problem = attention_problem(recipe_, cost_.attention, mask);
@@ -155,6 +181,12 @@ void RankTrainer::read_ahead(std::int64_t step) {
   }
 }
 
+double RankTrainer::targets_of(const std::vector<SequenceTask>& batch) const {
+  std::int64_t targets = 0;
+  for (const SequenceTask& task : batch) targets += model_.targets(task.sequence.fields);
+  return comm_.rank() == 0 ? static_cast<double>(targets) : 0;
+}
+
 // Runs the units on no tokens and without the other ranks, so that a unit that uses what it has not
 // declared is told on every rank before any tile moves.
 void RankTrainer::rehearse(const SequenceTask& task) {
@@ -164,13 +196,18 @@ void RankTrainer::rehearse(const SequenceTask& task) {
   const auto keep = [query](const at::Tensor& q, const at::Tensor&, const at::Tensor&) {
     return model::KeptOutput{q, query};
   };
-  model::run_units(model_, [&](int unit) { return store_.use(unit); },
+  const auto blank = [this](int unit) {
+    if (unit > 0) store_.release(unit - 1);
+    return store_.blank(unit);
+  };
+  model::run_units(model_, blank,
                    {model::rows_of(task.sequence.fields, none_L), none_L, {query, keep}});
+  store_.release(store_.units() - 1);
 }
 
 // Forward and backward of this rank's tokens of one sequence. Adds to the gradients and returns
 // this rank's share of the loss.
-double RankTrainer::forward_backward(const SequenceTask& task, std::int64_t targets) {
+double RankTrainer::forward_backward(const SequenceTask& task, double targets, bool is_last) {
   const plan::Problem& problem = task.problem;
   recording_.begin_problem(problem, to_string(strategy_));
   const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
@@ -185,45 +222,73 @@ double RankTrainer::forward_backward(const SequenceTask& task, std::int64_t targ
                                            .transfer_dtype = problem.transfer_dtype,
                                            .sequence = task.digest,
                                            .proofs = recipe_.parallelism.proofs})};
-  const at::Tensor loss = model::run_units(
-                              model_, [&](int unit) { return store_.use(unit); }, inputs) /
-                          targets;
-  loss.backward();
+  std::vector<UnitPass> passes;
+  for (int unit = 0; unit < store_.units(); ++unit) {
+    const model::Weights weights = store_.use(unit);
+    if (unit + 1 < store_.units()) store_.prefetch(unit + 1);
+    UnitPass pass;
+    // Each unit has a graph of its own, so its weights are needed in its own backward alone.
+    if (unit > 0) pass.in = passes.back().out.detach().requires_grad_(true);
+    pass.out = model_.run(unit, weights, pass.in, inputs);
+    store_.release(unit);
+    passes.push_back(std::move(pass));
+  }
+  const double loss = passes.back().out.item().toDouble() / targets;
+  backward(std::move(passes), targets, is_last);
   store_.check_views();
-  return loss.item().toDouble();
+  return loss;
 }
 
-// Sums the gradients over the ranks in place, and the loss with what travels beside it. That is
-// asked as late as can be: a stop that comes in the step ends the run after it.
-double RankTrainer::sum_over_ranks(double loss, const std::function<Beside()>& beside) {
-  recording_.set_activity(
-      {.name = "all_reduce of gradients", .bytes = store_.gradient_bytes(), .collective = true});
-  for (int unit = 0; unit < store_.units(); ++unit) store_.reduce(unit, comm_);
-  const Beside mine = beside();
-  std::array values{loss, mine.stops, mine.busy, peak_is_low_ ? 1.0 : 0.0, broken_ ? 1.0 : 0.0};
-  comm::all_reduce_sum(comm_, std::span(values));
-  beside_ = {.stops = values[1], .busy = values[2]};
-  ranks_above_peak_ = values[3];
-  ranks_with_broken_ = values[4];
-  return values[0];
+// From the last unit to the first, each followed by the sum of its gradients.
+void RankTrainer::backward(std::vector<UnitPass> passes, double targets, bool is_last) {
+  at::Tensor grad = at::ones_like(passes.back().out) / targets;
+  for (int unit = store_.units() - 1; unit >= 0; --unit) {
+    const UnitPass pass = std::move(passes.back());
+    passes.pop_back();
+    store_.begin_backward(unit);
+    store_.use(unit);
+    if (unit > 0) store_.prefetch(unit - 1);
+    // A unit that uses neither weights nor its input has no graph; the loss must have one.
+    const bool is_loss = unit + 1 == store_.units();
+    if (grad.defined() && (is_loss || pass.out.requires_grad())) {
+      torch::autograd::backward({pass.out}, {grad});
+    }
+    grad = pass.in.defined() ? pass.in.grad() : at::Tensor();
+    store_.release(unit);
+    store_.reduce(unit, is_last);
+  }
+}
+
+// Sums over the ranks the numbers of a step, and what travels beside them. That is asked as late as
+// can be: a stop that comes in the step ends the run after it.
+StepSums RankTrainer::sum_over_ranks(StepSums mine, const std::function<Beside()>& beside) {
+  const Beside told = beside();
+  std::array values{mine.loss, mine.visible_pairs,       targets_of(next_batch_), told.stops,
+                    told.busy, peak_is_low_ ? 1.0 : 0.0, broken_ ? 1.0 : 0.0};
+  comm::all_reduce_sum(world_, std::span(values));
+  targets_ = values[2];
+  beside_ = {.stops = values[3], .busy = values[4]};
+  ranks_above_peak_ = values[5];
+  ranks_with_broken_ = values[6];
+  return {.loss = values[0], .visible_pairs = values[1]};
 }
 
 void RankTrainer::refuse_broken_batch() const {
   if (ranks_with_broken_ == 0) return;
-  comm::run_together(comm_, [&] {
+  comm::run_together(world_, [&] {
     if (broken_) std::rethrow_exception(broken_);
   });
 }
 
 // Adds rates and memory to the metrics of a step that took so many seconds. A peak that a step was
 // faster than is measured again, by all ranks.
-StepMetrics RankTrainer::measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds) {
+StepMetrics RankTrainer::measure(StepMetrics metrics, double visible_pairs, double seconds) {
   if (ranks_above_peak_ > 0 && measurements_left_-- > 0) {
-    peak_flops_ = std::max(peak_flops_, measure_matmul_peak(comm_, product_dtype(recipe_)));
+    peak_flops_ = std::max(peak_flops_, measure_matmul_peak(world_, product_dtype(recipe_)));
   }
-  const std::int64_t tokens = recipe_.training.seq_len * recipe_.training.local_batch_size;
-  const double rank_seconds = seconds * comm_.world();
-  const double flops = cost_.flops(tokens, visible_pairs) / rank_seconds;
+  const std::int64_t tokens = recipe_.training.seq_len * recipe_.training.global_batch_size;
+  const double rank_seconds = seconds * world_.world();
+  const double flops = cost_.flops(tokens, static_cast<std::int64_t>(visible_pairs)) / rank_seconds;
   metrics.memory_bytes = peak_resident_bytes();
   metrics.tps = static_cast<double>(tokens) / rank_seconds;
   metrics.tflops = flops * 1e-12;

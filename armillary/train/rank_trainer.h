@@ -1,4 +1,4 @@
-// rank_trainer.h: one rank's replica, and its part of every step of a run. For trainer.h, which
+// rank_trainer.h: one rank's part of the model, and of every step of a run. For trainer.h, which
 // decides how many steps there are, where the state comes from and where it goes.
 //
 //   begin_after(s) --> step(s + 1) --> step(s + 2) --> ..      progress, state: between two steps
@@ -20,6 +20,7 @@
 #include "armillary/train/data.h"
 #include "armillary/train/optimizer.h"
 #include "armillary/train/recording.h"
+#include "armillary/train/replica_groups.h"
 #include "armillary/train/store.h"
 #include "armillary/train/trainer.h"
 
@@ -38,6 +39,17 @@ struct Beside {
   double busy = 0;   ///< Ranks whose part of a checkpoint is being written.
 };
 
+/// Numbers of a step that are summed over the ranks.
+struct StepSums {
+  double loss = 0;
+  double visible_pairs = 0;
+};
+
+/// A unit that has run forward: its input as a leaf, and its output with a graph.
+struct UnitPass {
+  at::Tensor in, out;
+};
+
 /// One per rank; all ranks make the same calls. Its arguments must outlive it. Threads: that of the
 /// rank.
 class RankTrainer {
@@ -46,8 +58,10 @@ class RankTrainer {
   RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data& data, const Recipe& recipe,
               const Recording& recording);
 
-  /// The tensors that a checkpoint holds.
+  /// What this rank restores of a checkpoint, and what it writes to one: each tensor of the state
+  /// is written by one rank.
   std::vector<StateTensor> state() const { return state_of(store_.pieces()); }
+  std::vector<SavedTensor> saved() const;
   /// Puts the parameters of a model folder into the store. @throws as load_parameters.
   void load_parameters_of(const std::string& folder);
 
@@ -71,23 +85,34 @@ class RankTrainer {
   std::vector<SequenceTask> read_batch(std::int64_t step) const;
   void read_ahead(std::int64_t step);
   void rehearse(const SequenceTask& task);
-  double forward_backward(const SequenceTask& task, std::int64_t targets);
-  double sum_over_ranks(double loss, const std::function<Beside()>& beside);
+  /// Sequences of a step that this rank reads.
+  std::int64_t local_batch() const {
+    return recipe_.training.global_batch_size / mesh_.size(MeshAxis::Dp);
+  }
+  /// This rank's share of the targets of a batch, of which each sequence counts once.
+  double targets_of(const std::vector<SequenceTask>& batch) const;
+  double forward_backward(const SequenceTask& task, double targets, bool is_last);
+  void backward(std::vector<UnitPass> passes, double targets, bool is_last);
+  StepSums sum_over_ranks(StepSums mine, const std::function<Beside()>& beside);
   /// Throws on every rank the error with which a rank has read ahead, if one has.
   void refuse_broken_batch() const;
-  StepMetrics measure(StepMetrics metrics, std::int64_t visible_pairs, double seconds);
+  StepMetrics measure(StepMetrics metrics, double visible_pairs, double seconds);
 
-  comm::Communicator& comm_;
+  const comm::Mesh& mesh_;
+  comm::Communicator& world_;
+  comm::Communicator& comm_;  ///< The ranks that share each sequence.
   const Recording& recording_;
   const Recipe& recipe_;
   const Data& data_;
   std::vector<SequenceTask> batch_;       ///< The training batch of this step, or of the last one.
   std::vector<SequenceTask> next_batch_;  ///< Read ahead.
+  double targets_ = 0;                    ///< Of the next step, over all ranks.
   std::exception_ptr broken_;             ///< Why it could not be read on this rank.
   double ranks_with_broken_ = 0;          ///< Ranks with such an error.
   model::Model& model_;
   cost::ModelCost cost_;
   plan::Strategy strategy_;
+  ReplicaGroups groups_;
   Store store_;
   Optimizer optimizer_;
   LearningRates rates_;

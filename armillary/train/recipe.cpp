@@ -267,6 +267,15 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
   return recipe;
 }
 
+Recipe parse_saved_recipe(std::string_view text, const std::string& origin) {
+  Recipe recipe = parse_recipe(text, origin);
+  TrainingOptions& training = recipe.training;
+  if (text.find("global_batch_size") == std::string_view::npos) {
+    std::swap(training.global_batch_size, training.local_batch_size);
+  }
+  return recipe;
+}
+
 void apply_setting(Recipe& recipe, std::string_view setting) {
   const std::string where = fmt::format("recipe: --set {}: ", excerpt(setting));
   const std::optional<KeyValue> pair = split_key_value(setting);

@@ -49,6 +49,10 @@ Recipe load_recipe(const std::string& path);
 /// The same from text; errors call it `origin`.
 Recipe parse_recipe(std::string_view text, const std::string& origin);
 
+/// The same for the recipe of a checkpoint, which an older version may have written: there
+/// training.local_batch_size was what training.global_batch_size is now.
+Recipe parse_saved_recipe(std::string_view text, const std::string& origin);
+
 /// Applies `section.key=value`, for example `training.steps=50`. The value is TOML; a string may
 /// also stand without quotes.
 /// @throws InvalidArgument as load_recipe.

@@ -73,7 +73,8 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   check_tables(recipe, vocab_size);
   const MeshShape mesh = mesh_of(recipe.parallelism);
   check_built(mesh);
-  check_mesh(mesh, mesh.cp);  // ranks are launched along cp only
+  check_mesh(mesh, mesh.ranks());
+  check_batch(mesh, recipe.training);
   if (tune::is_automatic(recipe.parallelism.strategy)) {
     return tune::check_strategy_text(recipe.parallelism.strategy);
   }

@@ -231,7 +231,8 @@ enable_weight_tying = true
 dataset_path = "path"
 dataset_extensions = "extensions"
 seq_len = 9
-local_batch_size = 10
+global_batch_size = 10
+local_batch_size = 27
 steps = 11
 max_norm = 12
 mixed_precision_param = "bfloat16"
@@ -252,7 +253,10 @@ decay_ratio = 0.21
 decay_type = "sqrt"
 min_lr_factor = 0.22
 [parallelism]
+data_parallel_replicate_degree = 28
+data_parallel_shard_degree = 29
 context_parallel_degree = 23
+zero = 3
 threads_per_rank = 24
 strategy = "strategy"
 layout = "layout"
@@ -280,7 +284,8 @@ log_freq = 26
   is(r.training.dataset_path, "path", "dataset_path");
   is(r.training.dataset_extensions, "extensions", "dataset_extensions");
   is(r.training.seq_len, 9, "seq_len");
-  is(r.training.local_batch_size, 10, "local_batch_size");
+  is(r.training.global_batch_size, 10, "global_batch_size");
+  is(r.training.local_batch_size, 27, "local_batch_size");
   is(r.training.steps, 11, "steps");
   is(r.training.max_norm, 12, "max_norm");
   is(r.training.mixed_precision_param, "bfloat16", "mixed_precision_param");
@@ -296,6 +301,9 @@ log_freq = 26
   is(r.lr_scheduler.decay_ratio, 0.21, "decay_ratio");
   is(r.lr_scheduler.decay_type, "sqrt", "decay_type");
   is(r.lr_scheduler.min_lr_factor, 0.22, "min_lr_factor");
+  is(r.parallelism.data_parallel_replicate_degree, 28, "data_parallel_replicate_degree");
+  is(r.parallelism.data_parallel_shard_degree, 29, "data_parallel_shard_degree");
+  is(r.parallelism.zero, 3, "zero");
   is(r.parallelism.context_parallel_degree, 23, "context_parallel_degree");
   is(r.parallelism.threads_per_rank, 24, "threads_per_rank");
   is(r.parallelism.strategy, "strategy", "strategy");
@@ -324,8 +332,10 @@ TEST(Recipe, EdgesAreLegalAndWhatLiesBeyondIsRefused) {
         RangeEnd{"model.norm_eps", "1e-300", "0"},
         RangeEnd{"model.rope_theta", "1e-300", "0"},
         RangeEnd{"training.seq_len", "1", "0"},
-        RangeEnd{"training.local_batch_size", "1", "0"},
-        RangeEnd{"training.local_batch_size", "4096", "4097"},
+        RangeEnd{"training.global_batch_size", "1", "0"},
+        RangeEnd{"training.global_batch_size", "4096", "4097"},
+        RangeEnd{"parallelism.zero", "0", "-1"},
+        RangeEnd{"parallelism.zero", "3", "4"},
         RangeEnd{"training.steps", "1", "0"},
         RangeEnd{"training.max_norm", "inf", "0"},
         RangeEnd{"training.seed", "0", "-1"},

@@ -162,7 +162,7 @@ class WatchedData : public Data {
 TEST(Resume, AStopThatComesInAStepEndsTheRunAfterThatStep) {
   const ScratchFolder folder;
   Recipe recipe = saving_recipe(folder);
-  recipe.training.local_batch_size = 1;
+  recipe.training.global_batch_size = 1;
   const PackedText text = words(recipe.training.seq_len);
   // Step 3 reads the sequence of step 4 ahead, and is told to stop then.
   std::atomic<bool> stops = false;

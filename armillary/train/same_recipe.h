@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
-#include "armillary/train/store.h"
+#include "armillary/proof/digest.h"
 
 namespace armillary::train {
 
@@ -15,10 +15,9 @@ namespace armillary::train {
 /// CommError as the communicator. Cost: one broadcast of some 2 KiB and one all_gather.
 void expect_same_settings(comm::Communicator& comm, std::vector<std::string> lines);
 
-/// Returns if all ranks hold the same parameters, by name and bit for bit: replicas that begin
-/// apart never meet. Collective. @throws InvalidArgument on every rank that names the first rank
-/// that differs from rank 0. Cost: one pass over the parameters and one all_gather of 16 bytes a
-/// rank.
-void expect_same_parameters(comm::Communicator& comm, const std::vector<Piece>& pieces);
+/// Returns if all ranks were given the same parameters, by their digest (store.h): replicas that
+/// begin apart never meet. Collective. @throws InvalidArgument on every rank that names the first
+/// rank that differs from rank 0. Cost: one all_gather of 16 bytes a rank.
+void expect_same_parameters(comm::Communicator& comm, const proof::Digest& mine);
 
 }  // namespace armillary::train

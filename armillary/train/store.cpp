@@ -1,13 +1,16 @@
-// store.cpp: each unit gets four flat buffers, of which its parameters are views: values, gradients
-// and the two moments. A parameter of several units lies in the buffers of the first.
+// store.cpp: each unit has a whole buffer of values and one of gradients, of which its weights are
+// views, and flat tensors of the share that this rank owns, of which its pieces are views. Where
+// nothing of a kind is divided, the share is a view of the whole buffer. A parameter of several
+// units lies in the buffers of the first.
 #include "armillary/train/store.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <span>
+#include <numeric>
 
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
@@ -17,113 +20,322 @@
 namespace armillary::train {
 namespace {
 
-/// Flat memory of a unit, dealt out piece by piece.
-class Flat {
- public:
-  explicit Flat(std::int64_t count) : all_(at::zeros({count}, at::kFloat)) {}
+std::span<float> floats_of(const at::Tensor& flat) {
+  if (flat.numel() == 0) return {};
+  return {flat.data_ptr<float>(), static_cast<std::size_t>(flat.numel())};
+}
 
-  at::Tensor next(const model::Shape& shape) {
-    const std::int64_t count = model::count_of_values(shape);
-    begin_ += count;
-    return all_.narrow(0, begin_ - count, count).view(shape);
-  }
-  const at::Tensor& all() const { return all_; }
+/// Elements of one index of dim 0; a scalar is one row.
+std::int64_t row_of(const model::Shape& shape) {
+  return shape.empty() ? 1 : model::count_of_values(shape) / std::max<std::int64_t>(shape[0], 1);
+}
 
- private:
-  at::Tensor all_;
-  std::int64_t begin_ = 0;
-};
+/// The rows of a range that lie in elements [begin, end) of it; both are at ends of rows.
+model::GlobalRange rows_in(model::GlobalRange range, std::int64_t begin, std::int64_t end) {
+  if (range.size.empty()) return range;
+  const std::int64_t row = row_of(range.size);
+  range.begin[0] += begin / row;
+  range.size[0] = (end - begin) / row;
+  return range;
+}
 
 }  // namespace
 
-Store::Store(const model::Model& model, std::int64_t seed) {
+std::vector<std::int64_t> shares_of(std::span<const model::GlobalRange> parameters, int ranks) {
+  std::int64_t total = 0;
+  for (const model::GlobalRange& range : parameters) total += model::count_of_values(range.size);
+  std::vector<std::int64_t> cuts{0};
+  std::size_t i = 0;       // the parameter in which the cut lies
+  std::int64_t begin = 0;  // its first element
+  for (int rank = 1; rank < ranks; ++rank) {
+    // In two parts, so that no product of a count and ranks is formed.
+    const std::int64_t ideal = total / ranks * rank + total % ranks * rank / ranks;
+    while (i < parameters.size() && begin + model::count_of_values(parameters[i].size) <= ideal) {
+      begin += model::count_of_values(parameters[i++].size);
+    }
+    const std::int64_t row = i < parameters.size() ? row_of(parameters[i].size) : 1;
+    cuts.push_back(begin + (ideal - begin + row / 2) / row * row);
+  }
+  cuts.push_back(total);
+  std::vector<std::int64_t> counts;
+  for (std::size_t r = 1; r < cuts.size(); ++r) counts.push_back(cuts[r] - cuts[r - 1]);
+  return counts;
+}
+
+Store::Store(const model::Model& model, std::int64_t seed, const Replicas& replicas)
+    : replicas_(replicas),
+      zero_(replicas.sharded != nullptr && replicas.sharded->world() > 1 ? replicas.zero : 0) {
+  if (replicas.zero < 0 || replicas.zero > 3) {
+    fail<InvalidArgument>("store: ZeRO stage {} given; one from 0 to 3 is required", replicas.zero);
+  }
   const std::vector<std::string> names = model.units();
   const std::vector<model::Parameter> parameters = model.parameters();
   model::check_parameters(parameters, names, /*tp=*/1);
-  std::vector<model::Parameter> ordered;  // as their pieces
-  for (const std::string& name : names) {
-    // The parameters that the unit owns, and their memory.
-    std::vector<const model::Parameter*> owned;
-    std::int64_t count = 0;
-    for (const model::Parameter& parameter : parameters) {
-      // One owner: a tied parameter has one value and is updated once.
-      if (parameter.units.front() != name) continue;
-      owned.push_back(&parameter);
-      count += model::count_of_values(parameter.shape);
-    }
-    Flat values(count);
-    Flat gradients(count);
-    Flat means(count);
-    Flat squares(count);
-    for (const model::Parameter* parameter : owned) {
-      const model::GlobalRange range = model::range_of(*parameter, 0, 1);
-      Piece piece{.name = parameter->name,
-                  .range = range,
-                  .value = values.next(range.size),
-                  .gradient = gradients.next(range.size),
-                  .mean = means.next(range.size),
-                  .square = squares.next(range.size)};
-      model::draw_initial_values(
-          *parameter, range, seed,
-          {piece.value.data_ptr<float>(), static_cast<std::size_t>(piece.value.numel())});
-      piece.value.set_requires_grad(true);
-      // Backward adds to a gradient that is there, so gradients stay in the flat buffer.
-      piece.value.mutable_grad() = piece.gradient;
-      pieces_.push_back(std::move(piece));
-      ordered.push_back(*parameter);
-    }
-    units_.push_back({.name = name, .used = {}, .gradients = gradients.all()});
-  }
+  for (const std::string& name : names) add_unit(name, parameters);
   // A parameter may be of several units.
-  for (std::size_t i = 0; i < ordered.size(); ++i) {
+  std::vector<std::size_t> owner_of_weight;
+  for (const Weight& weight : weights_) {
+    const std::string& owner = weight.parameter.units.front();
+    owner_of_weight.push_back(
+        static_cast<std::size_t>(std::ranges::find(names, owner) - names.begin()));
+  }
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
     for (Unit& unit : units_) {
-      if (std::ranges::find(ordered[i].units, unit.name) != ordered[i].units.end()) {
-        unit.used.push_back(i);
+      if (std::ranges::count(weights_[i].parameter.units, unit.name) == 0) continue;
+      unit.used.push_back(i);
+      if (std::ranges::count(unit.owners, owner_of_weight[i]) == 0) {
+        unit.owners.push_back(owner_of_weight[i]);
       }
     }
   }
+  std::size_t next = 0;
+  fill([&](const std::string&, const model::Shape& shape, std::span<float> values) {
+    const model::Parameter& parameter = weights_[next++].parameter;
+    model::draw_initial_values(parameter, model::whole_of(shape), seed, values);
+  });
 }
 
-model::Weights Store::use(int unit) const {
+// The parameters that a unit owns, and their memory. One owner: a tied parameter has one value and
+// is updated once.
+void Store::add_unit(const std::string& name, const std::vector<model::Parameter>& parameters) {
+  const std::size_t first_weight = weights_.size();
+  std::int64_t count = 0;
+  std::vector<model::GlobalRange> ranges;
+  for (const model::Parameter& parameter : parameters) {
+    if (parameter.units.front() != name) continue;
+    weights_.push_back({.parameter = parameter, .begin = count});
+    ranges.push_back(model::whole_of(parameter.shape));
+    count += model::count_of_values(parameter.shape);
+  }
+  Unit unit{.name = name,
+            .used = {},
+            .owners = {},
+            .counts = {count},
+            .values = FlatBuffer(count),
+            .gradients = FlatBuffer(count)};
+  if (zero_ > 0) {
+    unit.counts = shares_of(ranges, replicas_.sharded->world());
+    const auto mine = unit.counts.begin() + replicas_.sharded->rank();
+    unit.begin = std::accumulate(unit.counts.begin(), mine, std::int64_t{0});
+  }
+  for (std::size_t i = first_weight; i < weights_.size(); ++i) {
+    Weight& weight = weights_[i];
+    weight.value = unit.values.view(weight.begin, weight.parameter.shape);
+    weight.gradient = unit.gradients.view(weight.begin, weight.parameter.shape);
+    weight.value.set_requires_grad(true);
+    // Backward adds to a gradient that is there, so gradients stay in the flat buffer.
+    weight.value.mutable_grad() = weight.gradient;
+  }
+  const std::int64_t own = own_count(unit);
+  unit.own_values = zero_ < 3 ? unit.values.view(unit.begin, {own}) : at::empty({own}, at::kFloat);
+  unit.own_gradients =
+      zero_ < 2 ? unit.gradients.view(unit.begin, {own}) : at::zeros({own}, at::kFloat);
+  unit.means = at::zeros({own}, at::kFloat);
+  unit.squares = at::zeros({own}, at::kFloat);
+  add_pieces(unit, first_weight);
+  if (zero_ == 3) unit.values.drop();
+  if (zero_ >= 2) unit.gradients.drop();
+  units_.push_back(std::move(unit));
+}
+
+// What this rank owns of each of the unit's weights.
+void Store::add_pieces(const Unit& unit, std::size_t first_weight) {
+  const std::int64_t end = unit.begin + own_count(unit);
+  for (std::size_t i = first_weight; i < weights_.size(); ++i) {
+    const Weight& weight = weights_[i];
+    const std::int64_t count = model::count_of_values(weight.parameter.shape);
+    const std::int64_t from = std::max(unit.begin, weight.begin);
+    const std::int64_t to = std::min(end, weight.begin + count);
+    if (from >= to) continue;
+    const model::GlobalRange range =
+        rows_in(model::whole_of(weight.parameter.shape), from - weight.begin, to - weight.begin);
+    const auto view = [&](const at::Tensor& own) {
+      return own.narrow(0, from - unit.begin, to - from).view(range.size);
+    };
+    pieces_.push_back({.name = weight.parameter.name,
+                       .range = range,
+                       .value = view(unit.own_values),
+                       .gradient = view(unit.own_gradients),
+                       .mean = view(unit.means),
+                       .square = view(unit.squares)});
+  }
+}
+
+Store::Unit& Store::unit_at(int unit) {
   if (unit < 0 || unit >= units()) {
     fail<InvalidArgument>("store: unit {} given; one of the {} that are declared is required", unit,
                           units());
   }
-  const Unit& of = units_[static_cast<std::size_t>(unit)];
+  return units_[static_cast<std::size_t>(unit)];
+}
+
+std::int64_t Store::own_count(const Unit& unit) const {
+  return unit.counts[zero_ > 0 ? static_cast<std::size_t>(replicas_.sharded->rank()) : 0];
+}
+
+void Store::fill(const Fill& fill) {
+  std::string digests;
+  for (Unit& unit : units_) {
+    unit.values.take();
+    for (const Weight& weight : weights_) {
+      if (weight.parameter.units.front() != unit.name) continue;
+      const model::Shape& shape = weight.parameter.shape;
+      const std::span<float> values =
+          unit.values.values().subspan(static_cast<std::size_t>(weight.begin),
+                                       static_cast<std::size_t>(model::count_of_values(shape)));
+      fill(weight.parameter.name, shape, values);
+      const std::span<const std::byte> bytes = std::as_bytes(values);
+      digests += weight.parameter.name + ' ';
+      digests += to_string(proof::digest_of(
+          std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+    }
+    if (zero_ < 3) continue;
+    std::ranges::copy(unit.values.values().subspan(static_cast<std::size_t>(unit.begin),
+                                                   static_cast<std::size_t>(own_count(unit))),
+                      floats_of(unit.own_values).begin());
+    unit.values.drop();
+  }
+  digest_ = proof::digest_of(digests);
+}
+
+void Store::start_gather(Unit& unit) {
+  if (zero_ < 3 || unit.values.has_memory()) return;
+  unit.values.take();
+  unit.gather = comm::start_all_gather(*replicas_.sharded, comm::array(floats_of(unit.own_values)),
+                                       comm::array(unit.values.values()), unit.counts);
+}
+
+void Store::wait_for_gather(Unit& unit) {
+  if (!unit.gather) return;
+  replicas_.sharded->wait(unit.gather);
+  unit.gather = {};
+}
+
+void Store::prefetch(int unit) {
+  for (const std::size_t owner : unit_at(unit).owners) start_gather(units_[owner]);
+}
+
+model::Weights Store::use(int unit) {
+  prefetch(unit);
+  const Unit& of = unit_at(unit);
+  for (const std::size_t owner : of.owners) wait_for_gather(units_[owner]);
+  return weights_of(of);
+}
+
+model::Weights Store::blank(int unit) {
+  const Unit& of = unit_at(unit);
+  for (const std::size_t owner : of.owners) units_[owner].values.take();
+  return weights_of(of);
+}
+
+model::Weights Store::weights_of(const Unit& of) const {
   std::vector<std::string> names;
   std::vector<at::Tensor> values;
   for (const std::size_t i : of.used) {
-    names.push_back(pieces_[i].name);
-    values.push_back(pieces_[i].value);
+    names.push_back(weights_[i].parameter.name);
+    values.push_back(weights_[i].value);
   }
   return {of.name, std::move(names), std::move(values)};
 }
 
-void Store::reduce(int unit, comm::Communicator& replicas) {
-  const at::Tensor& gradients = units_.at(static_cast<std::size_t>(unit)).gradients;
-  if (gradients.numel() == 0) return;
-  comm::all_reduce_sum(replicas, std::span(gradients.data_ptr<float>(),
-                                           static_cast<std::size_t>(gradients.numel())));
+void Store::release(int unit) {
+  if (zero_ < 3) return;
+  for (const std::size_t owner : unit_at(unit).owners) {
+    wait_for_gather(units_[owner]);
+    units_[owner].values.drop();
+  }
+}
+
+void Store::zero_gradients() {
+  for (Unit& unit : units_) {
+    unit.own_gradients.zero_();
+    unit.has_sum = false;
+    if (zero_ < 2) std::ranges::fill(unit.gradients.values(), 0.F);
+  }
+}
+
+void Store::begin_backward(int unit) {
+  if (zero_ < 2) return;
+  for (const std::size_t owner : unit_at(unit).owners) {
+    FlatBuffer& gradients = units_[owner].gradients;
+    if (gradients.has_memory()) continue;
+    gradients.take();
+    std::ranges::fill(gradients.values(), 0.F);
+  }
+}
+
+void Store::reduce(int unit, bool is_last) {
+  Unit& of = unit_at(unit);
+  if (of.gradients.count() == 0 || zero_ == 0 || (zero_ == 1 && !is_last)) return;
+  // The memory of two units at most is whole.
+  finish_reduction();
+  Reduction reduction{.unit = static_cast<std::size_t>(unit)};
+  if (of.has_sum) reduction.addend = at::empty({own_count(of)}, at::kFloat);
+  reduction.request = comm::start_reduce_scatter(
+      *replicas_.sharded, comm::array(of.gradients.values()),
+      comm::array(floats_of(of.has_sum ? reduction.addend : of.own_gradients)),
+      comm::Reduction::Sum, of.counts);
+  of.has_sum = zero_ >= 2;
+  reduction_ = std::move(reduction);
+}
+
+void Store::finish_reduction() {
+  if (!reduction_) return;
+  replicas_.sharded->wait(reduction_->request);
+  Unit& of = units_[reduction_->unit];
+  if (reduction_->addend.defined()) of.own_gradients.add_(reduction_->addend);
+  if (zero_ >= 2) of.gradients.drop();
+  reduction_.reset();
+}
+
+void Store::finish_gradients() {
+  finish_reduction();
+  for (const Unit& unit : units_) {
+    if (unit.gradients.count() == 0) continue;
+    const std::span<float> own = floats_of(unit.own_gradients);
+    if (zero_ == 0 && replicas_.sharded != nullptr) comm::all_reduce_sum(*replicas_.sharded, own);
+    if (replicas_.copies != nullptr) comm::all_reduce_sum(*replicas_.copies, own);
+  }
 }
 
 std::int64_t Store::gradient_bytes() const {
   std::int64_t bytes = 0;
-  for (const Unit& unit : units_) bytes += static_cast<std::int64_t>(unit.gradients.nbytes());
+  for (const Unit& unit : units_) bytes += unit.gradients.count() * 4;
   return bytes;
 }
 
-void Store::zero_gradients() {
-  for (Unit& unit : units_) unit.gradients.zero_();
+void Store::gather_values() {
+  if (zero_ != 1 && zero_ != 2) return;
+  for (Unit& unit : units_) {
+    unit.gather =
+        comm::start_all_gather(*replicas_.sharded, comm::array(floats_of(unit.own_values)),
+                               comm::array(unit.values.values()), unit.counts);
+  }
+  for (Unit& unit : units_) wait_for_gather(unit);
+}
+
+std::int64_t Store::bytes_at_rest() const {
+  std::int64_t count = 0;
+  for (const Unit& unit : units_) {
+    const std::int64_t own = own_count(unit);
+    count += zero_ < 3 ? unit.values.count() : own;
+    count += zero_ < 2 ? unit.gradients.count() : own;
+    count += 2 * own;
+  }
+  return count * 4;
 }
 
 void Store::check_views() const {
-  for (const Piece& piece : pieces_) {
-    const at::Tensor& grad = piece.value.grad();
-    if (grad.defined() && grad.const_data_ptr() == piece.gradient.const_data_ptr()) continue;
+  for (const Weight& weight : weights_) {
+    const at::Tensor& grad = weight.value.grad();
+    if (grad.defined() && grad.is_alias_of(weight.gradient) &&
+        grad.storage_offset() == weight.gradient.storage_offset()) {
+      continue;
+    }
     fail<InvalidArgument>(
         "train: the gradient of parameter {} left the store's memory; a model must not replace or "
         "clear .grad",
-        quote(piece.name));
+        quote(weight.parameter.name));
   }
 }
 

@@ -1,70 +1,162 @@
 // store.h: the parameters of a model on one rank, their gradients and the optimizer's state, unit
-// by unit, each unit's in flat fp32 buffers of its own. A sum of a unit's gradients over ranks is
-// then one collective.
+// by unit, each unit's in flat fp32 buffers of its own: a gather or a sum of a unit over ranks is
+// one collective.
 //
-//   use(unit) --> Weights --> forward and backward --> reduce(unit)
-//   pieces()  --> optimizer, norm, checkpoint: they see no units and no model
+//   use(unit) --> Weights --> forward, release
+//   use, begin_backward(unit) --> backward --> release, reduce     --> finish_gradients
+//   pieces()  --> optimizer, norm, checkpoint: they see no units and no model --> gather_values
+//
+// Ranks with the same parameters may divide them (ZeRO, Rajbhandari et al. 2020, arXiv:1910.02054,
+// section 5). Each then owns whole rows of a unit's parameters, about 1/N of its elements.
+//
+//   bytes a parameter     values   gradients   state
+//   stage 0                 4         4          8
+//   stage 1                 4         4          8/N
+//   stage 2                 4         4/N        8/N      and the whole gradients of two units
+//   stage 3                 4/N       4/N        8/N      and the whole values of two units as well
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
 #include "armillary/model/model.h"
+#include "armillary/proof/digest.h"
+#include "armillary/train/flat_buffer.h"
 
 namespace armillary::train {
 
-/// The part of a parameter that a rank holds, with all that belongs to it: contiguous fp32 tensors
-/// of the shape range.size.
+/// The part of a parameter that a rank updates, with all that belongs to it: contiguous fp32
+/// tensors of the shape range.size.
 struct Piece {
   std::string name;
   model::GlobalRange range;
-  at::Tensor value;  ///< A leaf; its .grad is `gradient`.
+  at::Tensor value;
   at::Tensor gradient;
   at::Tensor mean, square;  ///< AdamW's state.
 };
 
-/// One per rank. Its tensors are views into it and valid as long as it lives. Threads: that of the
-/// rank.
+/// The ranks with the same parameters, in groups that must outlive the store.
+struct Replicas {
+  /// Those that divide: at stage 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters
+  /// too. Null: this rank alone.
+  comm::Communicator* sharded = nullptr;
+  int zero = 0;
+  /// Those with the same share as this rank, whose gradients are summed after those of `sharded`
+  /// (hybrid sharding). Null: none.
+  comm::Communicator* copies = nullptr;
+};
+
+/// Elements of a unit that each of `ranks` owns, in the order of ranks: whole rows of dim 0 of its
+/// parameters, at the cuts nearest to equal parts.
+std::vector<std::int64_t> shares_of(std::span<const model::GlobalRange> parameters, int ranks);
+
+/// One per rank. Its tensors are views into it and valid as long as it lives. Functions on a unit
+/// are collective over the replicas where they say so: all make the same calls in the same order.
+/// Threads: that of the rank.
 class Store {
  public:
-  /// Draws the initial values from `seed` (model/initial_values.h). Memory: 16 bytes per
-  /// parameter.
-  /// @throws InvalidArgument as check_parameters.
-  Store(const model::Model& model, std::int64_t seed);
+  /// Draws the initial values from `seed` (model/initial_values.h).
+  /// @throws InvalidArgument as check_parameters, or for a stage that is not 0 to 3.
+  Store(const model::Model& model, std::int64_t seed, const Replicas& replicas = {});
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
   int units() const { return static_cast<int>(units_.size()); }
+  /// The stage; 0 on one rank.
+  int zero() const { return zero_; }
 
-  /// The weights of a unit. Moves nothing: every rank holds all parameters.
-  model::Weights use(int unit) const;
+  /// Writes the whole values of each parameter, `values` in row-major order, unit by unit.
+  using Fill =
+      std::function<void(const std::string& name, const model::Shape&, std::span<float> values)>;
+  void fill(const Fill& fill);
+  /// Digest of all whole values of the last fill(), of the initial values before: equal on replicas
+  /// that were given the same.
+  const proof::Digest& digest() const { return digest_; }
 
-  /// Sums the gradients of the parameters that a unit owns over the ranks of `replicas`, in place.
-  /// Collective.
-  void reduce(int unit, comm::Communicator& replicas);
-  std::int64_t gradient_bytes() const;
+  /// The weights of a unit, which stay whole until release(). Stage 3: collective, waits for the
+  /// gather.
+  model::Weights use(int unit);
+  /// The same with any values, for a run without tokens. Moves nothing.
+  model::Weights blank(int unit);
+  /// Begins the gather for the use of a unit. Stage 3: collective; others, and units that are
+  /// whole: nothing.
+  void prefetch(int unit);
+  /// Stage 3: gives the memory of the unit's weights back. What autograd has saved of them is valid
+  /// again when they are used again.
+  void release(int unit);
 
   void zero_gradients();
+  /// Before the backward of a unit, which adds to its gradients.
+  void begin_backward(int unit);
+  /// After it: begins to sum over the replicas the gradients that the unit owns; stages 0 and 1
+  /// after the last sequence of a step alone. Collective.
+  void reduce(int unit, bool is_last);
+  /// After the last reduce() of a step: the gradients of pieces are the sums. Collective.
+  void finish_gradients();
+  std::int64_t gradient_bytes() const;
 
-  /// All parameters of this rank, in the order in which the model declares them, unit by unit.
+  /// After the values of pieces have changed. Stages 1 and 2: gives them to all. Collective.
+  void gather_values();
+
+  /// What this rank updates, in the order in which the model declares parameters, unit by unit.
   const std::vector<Piece>& pieces() const { return pieces_; }
+  /// Bytes of values, gradients and state that are held between two steps.
+  std::int64_t bytes_at_rest() const;
 
   /// @throws InvalidArgument if a gradient no longer lies in this store's memory, as after
   /// `zero_grad(set_to_none)` in a model: it would be lost.
   void check_views() const;
 
  private:
+  /// A whole parameter, as models see it.
+  struct Weight {
+    model::Parameter parameter;
+    std::int64_t begin = 0;  ///< In the buffers of its unit.
+    at::Tensor value;        ///< A leaf; its .grad is `gradient`.
+    at::Tensor gradient;
+  };
   struct Unit {
     std::string name;
-    std::vector<std::size_t> used;  ///< Numbers of the pieces that it uses.
-    at::Tensor gradients;           ///< Flat, of those that it owns.
+    std::vector<std::size_t> used;                         ///< Numbers of the weights that it uses.
+    std::vector<std::size_t> owners;                       ///< Units in whose buffers those lie.
+    std::vector<std::int64_t> counts;                      ///< Elements that each replica owns.
+    std::int64_t begin = 0;                                ///< Of those of this rank.
+    FlatBuffer values, gradients;                          ///< Whole.
+    at::Tensor own_values, own_gradients, means, squares;  ///< Of this rank's share, flat.
+    comm::Request gather;
+    bool has_sum = false;  ///< own_gradients has that of an earlier sequence of this step.
+  };
+  /// A sum of gradients under way.
+  struct Reduction {
+    std::size_t unit = 0;
+    at::Tensor addend;  ///< Defined: to be added to own_gradients.
+    comm::Request request;
   };
 
+  void add_unit(const std::string& name, const std::vector<model::Parameter>& parameters);
+  void add_pieces(const Unit& unit, std::size_t first_weight);
+  Unit& unit_at(int unit);
+  model::Weights weights_of(const Unit& unit) const;
+  std::int64_t own_count(const Unit& unit) const;
+  void start_gather(Unit& unit);
+  void wait_for_gather(Unit& unit);
+  void finish_reduction();
+
+  const Replicas replicas_;
+  const int zero_;
   std::vector<Unit> units_;
+  std::vector<Weight> weights_;
   std::vector<Piece> pieces_;
+  std::optional<Reduction> reduction_;
+  proof::Digest digest_;
 };
 
 }  // namespace armillary::train

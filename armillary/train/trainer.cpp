@@ -51,9 +51,7 @@ class Saving {
     if (!saver_) return;
     saver_->advance(busy_ranks);
     if (!is_last && step % recipe_.checkpoint.interval != 0) return;
-    std::vector<SavedTensor> tensors;
-    for (const StateTensor& tensor : trainer.state()) tensors.push_back(tensor.saved());
-    saver_->save(step, tensors, trainer.progress(step));
+    saver_->save(step, trainer.saved(), trainer.progress(step));
     last_ = checkpoint_folder(recipe_) + "/" + checkpoint_name(step);
   }
 
@@ -92,7 +90,7 @@ std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& d
   if (!path.empty()) {
     Recipe saved;
     const auto check = [&](const Restored& restored) {
-      saved = parse_recipe(restored.recipe, path + "/" + kRecipeName);
+      saved = parse_saved_recipe(restored.recipe, path + "/" + kRecipeName);
       check_resumable(settings(recipe), settings(saved));
       check_steps(restored.progress, recipe);
     };
@@ -166,7 +164,8 @@ TrainResult take_steps(const RunParts& run, RankTrainer& trainer, std::int64_t b
 TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
                   const Recipe& recipe, const TrainOptions& options) {
   check_built(mesh.shape());
-  comm::Communicator& comm = mesh.along(MeshAxis::Cp);
+  check_batch(mesh.shape(), recipe.training);
+  comm::Communicator& comm = mesh.world();
   TrainResult result;
   const auto all_steps = [&](const Recording& recording) {
     recording.set_activity({.name = "comparing recipes and parameters", .collective = true});
@@ -218,7 +217,7 @@ TrainResult train(const Recipe& recipe, const Data& data, const TrainOptions& op
         train(comm::Mesh(comm, mesh_of(recipe.parallelism)), *model, data, recipe, options);
     if (comm.rank() == 0) result = mine;
   };
-  const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
+  const int world = mesh_of(recipe.parallelism).ranks();
   const double timeout_s = recipe.comm.train_timeout_seconds;
   if (run_ranks) {
     run_ranks(world, timeout_s, body);

@@ -1,10 +1,11 @@
-// trainer.h: trains a model on data, every sequence spread over the ranks.
+// trainer.h: trains a model on data, over the ranks of a mesh.
 //
 //   step:  sequence -> shard -> forward -> backward -> sum gradients -> clip -> AdamW
-//          \_____ per rank, attention over all ranks _____/  \_______ replicas stay equal _______/
+//          \______ per rank, attention over cp ______/  \______ replicas stay equal ______/
 //
-// Every rank holds the whole model and its own tokens of each sequence. Ranks may be threads of
-// this process, or anything else that has a communicator. The loss is the sum over all target
+// Ranks along dp share the sequences of a step, and ranks along cp the tokens of each; what they
+// hold of the model is divided as parallelism.zero says (store.h). Ranks may be threads of this
+// process, or anything else that has a communicator. The loss is the sum over all target
 // tokens of the step divided by their number, so it and the gradients do not depend on the number
 // of ranks, up to rounding. Every plan is proved before it runs (proof/together.h), beside the step
 // before.
@@ -57,9 +58,10 @@ struct TrainResult {
 
 /// One rank's part of all steps of the recipe. Every rank of the mesh calls it with a model of its
 /// own, whose parameters begin as training.seed says. It trains `model` on the ranks of `mesh` and
-/// does not read [model], [activation_checkpoint] and the degrees of [parallelism]. It computes
+/// does not read [model], [activation_checkpoint] and the degrees of [parallelism] but
+/// data_parallel_replicate_degree. It computes
 /// with the threads of the calling thread (at::set_num_threads).
-/// @throws InvalidArgument if the mesh has an axis that is not built yet (mesh.h), if the recipes
+/// @throws InvalidArgument as check_built and check_batch (mesh.h) for the mesh, if the recipes
 /// of two ranks differ (same_recipe.h), if the data has a larger vocabulary than the model, as
 /// check_parameters (model/parameter.h) or for a unit that uses what it did not declare, before
 /// any tile moves, as checked_sequence one step ahead of the sequence, or as choose_checkpoint and

@@ -95,7 +95,7 @@ Recipe run_recipe(const RunCase& example) {
   recipe.model.norm_eps = 1e-3;
   recipe.model.enable_weight_tying = example.tied;
   recipe.training.seq_len = kRunLen;
-  recipe.training.local_batch_size = 2;
+  recipe.training.global_batch_size = 2;
   recipe.training.steps = 6;
   recipe.training.max_norm = 0.5;
   recipe.training.loss_chunk_tokens = 7;

@@ -76,7 +76,7 @@ TEST(Train, AnyWorldEqualsOneRank) {
 TEST(Train, EveryStrategyOfTheRegistryEqualsOneRank) {
   Recipe recipe = small_recipe();
   recipe.training.steps = 5;
-  recipe.training.local_batch_size = 1;
+  recipe.training.global_batch_size = 1;
   recipe.parallelism.context_parallel_degree = 4;
   const plan::Problem problem = attention_problem(recipe, plan::full_mask({50, 50}));
   const char* const layouts[] = {"zigzag", "contiguous", "balanced", "striped:3"};
@@ -260,7 +260,7 @@ TEST(Train, AGradientNormThatIsNotFiniteEndsTheRun) {
 TEST(Train, AStepWithoutTargetsHasNoLoss) {
   Recipe recipe = small_recipe();
   recipe.training.seq_len = 1;
-  recipe.training.local_batch_size = 1;
+  recipe.training.global_batch_size = 1;
   recipe.training.steps = 6;
   const PackedText text({"a", "b", "c"}, {.seq_len = 1, .seed = 0});
   std::vector<StepMetrics> steps;
@@ -315,7 +315,7 @@ class OwnData : public Data {
 TEST(Train, DataThatDoNotFitAreRefusedBeforeTheirStep) {
   Recipe recipe = small_recipe();
   recipe.training.seq_len = 3;
-  recipe.training.local_batch_size = 1;
+  recipe.training.global_batch_size = 1;
   recipe.parallelism.context_parallel_degree = 2;
   int steps = 0;
   const auto on_step = [&](const StepMetrics&) { ++steps; };
@@ -340,7 +340,7 @@ TEST(Train, DataThatDoNotFitAreRefusedBeforeTheirStep) {
 std::vector<std::string> texts_of_ranks(const Sequence& broken) {
   Recipe recipe = small_recipe();
   recipe.training.seq_len = 3;
-  recipe.training.local_batch_size = 1;
+  recipe.training.global_batch_size = 1;
   const Sequence good = sequence_of({1, 2, 3}, {2, 3, model::kIgnoredLabel}, {3});
   std::vector<std::string> texts(3);
   const auto body = [&](comm::Communicator& comm) {

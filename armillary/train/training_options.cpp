@@ -13,23 +13,26 @@ constexpr std::int64_t kMaxBatch = 4096;
 
 Section section_of(TrainingOptions& t) {
   const Range size = between(1, kMaxSize);
-  return {
-      "training",
-      {
-          {"dataset_path", &t.dataset_path, "folder or file of UTF-8 text"},
-          {"dataset_extensions", &t.dataset_extensions,
-           "files of the folder to read, by comma; empty: all"},
-          {"seq_len", &t.seq_len, "tokens per sequence, over all ranks", size},
-          {"local_batch_size", &t.local_batch_size, "sequences per step", between(1, kMaxBatch)},
-          {"steps", &t.steps, "optimizer steps", at_least(1)},
-          {"max_norm", &t.max_norm, "clips the global gradient norm; inf: no clipping",
-           above_zero(std::numeric_limits<double>::infinity())},
-          {"mixed_precision_param", &t.mixed_precision_param,
-           "dtype of products, activations; AdamW stays float32", Names{"float32", "bfloat16"}},
-          {"loss_chunk_tokens", &t.loss_chunk_tokens, "tokens of a rank whose logits exist at once",
-           size},
-          {"seed", &t.seed, "of initial weights and order of data", at_least(0)},
-      }};
+  return {"training",
+          {
+              {"dataset_path", &t.dataset_path, "folder or file of UTF-8 text"},
+              {"dataset_extensions", &t.dataset_extensions,
+               "files of the folder to read, by comma; empty: all"},
+              {"seq_len", &t.seq_len, "tokens per sequence, over all ranks", size},
+              {"global_batch_size", &t.global_batch_size, "sequences per step, over all ranks",
+               between(1, kMaxBatch)},
+              {"local_batch_size", &t.local_batch_size,
+               "sequences of a dp rank in one pass; others follow, and add to its gradients",
+               between(1, kMaxBatch)},
+              {"steps", &t.steps, "optimizer steps", at_least(1)},
+              {"max_norm", &t.max_norm, "clips the global gradient norm; inf: no clipping",
+               above_zero(std::numeric_limits<double>::infinity())},
+              {"mixed_precision_param", &t.mixed_precision_param,
+               "dtype of products, activations; AdamW stays float32", Names{"float32", "bfloat16"}},
+              {"loss_chunk_tokens", &t.loss_chunk_tokens,
+               "tokens of a rank whose logits exist at once", size},
+              {"seed", &t.seed, "of initial weights and order of data", at_least(0)},
+          }};
 }
 
 }  // namespace armillary::train

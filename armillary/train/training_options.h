@@ -13,6 +13,7 @@ struct TrainingOptions {
   std::string dataset_path;
   std::string dataset_extensions = ".py,.txt,.md";
   std::int64_t seq_len = 4096;
+  std::int64_t global_batch_size = 1;
   std::int64_t local_batch_size = 1;
   std::int64_t steps = 100;
   double max_norm = 1.0;

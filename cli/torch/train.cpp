@@ -130,9 +130,12 @@ void run_train(const TrainArguments& arguments) {
     print(train::print_recipe(recipe));
     return;
   }
-  const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
-  const launch::EngineChoice choice = choose_engine(
-      arguments.engine, {world, fmt::format("parallelism.context_parallel_degree = {}", world)});
+  const MeshShape mesh = train::mesh_of(recipe.parallelism);
+  const int world = mesh.ranks();
+  const std::string where = mesh.dp == 1
+                                ? fmt::format("parallelism.context_parallel_degree = {}", world)
+                                : fmt::format("a mesh of dp {} x cp {}", mesh.dp, mesh.cp);
+  const launch::EngineChoice choice = choose_engine(arguments.engine, {world, where});
   // The estimate, which needs the documents for their masks.
   const train::PackedText text = train::load_text(recipe.training);
   const train::Estimate estimate = train::estimate(recipe, text);

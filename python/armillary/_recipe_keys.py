@@ -13,13 +13,13 @@ KEYS = {
     "job": "dump_folder description",
     "model": """name dim n_layers n_heads n_kv_heads hidden_dim norm_eps rope_theta enable_weight_tying
         multiple_of ffn_dim_multiplier hf_folder""",
-    "training": """dataset_path dataset_extensions seq_len local_batch_size steps max_norm
+    "training": """dataset_path dataset_extensions seq_len global_batch_size local_batch_size steps max_norm
         mixed_precision_param loss_chunk_tokens seed""",
     "activation_checkpoint": "mode",
     "optimizer": "name lr beta1 beta2 eps weight_decay",
     "lr_scheduler": "warmup_steps decay_ratio decay_type min_lr_factor",
-    "parallelism": """pipeline_parallel_degree data_parallel_replicate_degree context_parallel_degree
-        tensor_parallel_degree threads_per_rank strategy layout mask wire proofs""",
+    "parallelism": """pipeline_parallel_degree data_parallel_replicate_degree data_parallel_shard_degree
+        context_parallel_degree tensor_parallel_degree zero threads_per_rank strategy layout mask wire proofs""",
     "checkpoint": "enable folder interval keep_latest_k",
     "comm": "train_timeout_seconds",
     "metrics": "log_freq",

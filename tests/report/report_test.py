@@ -221,7 +221,7 @@ def test_problem_of_a_run(tmp_path):
         (tmp_path / "text" / f"{i}.txt").write_text("x" * (20 + 3 * i))
     (tmp_path / "recipe.toml").write_text(
         f'[job]\ndump_folder = "{tmp_path}/run"\n[model]\ndim = 32\nn_layers = 2\nn_heads = 2\n'
-        f'[training]\ndataset_path = "{tmp_path}/text"\nseq_len = 256\nsteps = 3\nlocal_batch_size = 2\n'
+        f'[training]\ndataset_path = "{tmp_path}/text"\nseq_len = 256\nsteps = 3\nglobal_batch_size = 2\n'
         '[parallelism]\ncontext_parallel_degree = 2\nlayout = "zigzag"\nmask = "documents"\n'
     )
     subprocess.run([PROGRAM, "train", tmp_path / "recipe.toml"], check=True, capture_output=True, timeout=300)

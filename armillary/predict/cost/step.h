@@ -93,6 +93,8 @@ struct StepMemory {
   double parameters = 0;
   double gradients = 0;
   double optimizer = 0;
+  double gathered = 0;   ///< Whole parameters and gradients of the units at work, of a trainer that
+                         ///< divides them.
   double attention = 0;  ///< Slots of one layer; its tensors are in `activations`.
   /// Kept from forward to backward by the microbatches under way; of forward alone those of one
   /// layer, and K and V that prefill keeps.
@@ -101,7 +103,8 @@ struct StepMemory {
   double transient = 0;
   double checkpoint = 0;  ///< Copy of a rank's share of a checkpoint, of a trainer that saves.
   double total() const {
-    return parameters + gradients + optimizer + attention + activations + transient + checkpoint;
+    return parameters + gradients + optimizer + gathered + attention + activations + transient +
+           checkpoint;
   }
 };
 /// `attention_bytes`: the slots. `rank_tokens`: tokens of a sequence on the rank with most of them;

@@ -177,8 +177,7 @@ void write_model_folder(const std::string& folder, FolderFormat format,
   files.sync_folder(folder);
 }
 
-void load_parameters(const std::string& folder, const model::ModelOptions& options,
-                     const std::vector<Piece>& pieces) {
+void load_parameters(const std::string& folder, const model::ModelOptions& options, Store& store) {
   const std::string config_path = folder + "/" + kConfigName;
   const nlohmann::json config = read_json(config_path);
   check_config(config_path, config, options);
@@ -186,14 +185,13 @@ void load_parameters(const std::string& folder, const model::ModelOptions& optio
   ModelFiles files(folder);
   // Each parameter is looked for by its name, and then nothing may be left over.
   std::set<std::string> names;
-  for (const Piece& piece : pieces) {
-    const io::TensorInfo request{.name = folder_name(piece.name, format),
-                                 .dtype = io::TensorDtype::F32,
-                                 .shape = piece.range.size};
+  store.fill([&](const std::string& name, const model::Shape& shape, std::span<float> values) {
+    const io::TensorInfo request{
+        .name = folder_name(name, format), .dtype = io::TensorDtype::F32, .shape = shape};
     const auto from = files.bytes(request);
-    if (!from.empty()) std::memcpy(piece.value.data_ptr(), from.data(), from.size());
+    if (!from.empty()) std::memcpy(values.data(), from.data(), from.size());
     names.insert(request.name);
-  }
+  });
   files.expect_no_other(names);
 }
 

@@ -74,9 +74,9 @@ TEST(ModelFolder, GivesBackEveryBitInOneFileOrSeveral) {
                            written.parameters(), most);
         EXPECT_EQ(std::filesystem::exists(folder.path("m/model.safetensors")),
                   most == kMostFileBytes);
-        const DrawnReplica read(recipe, 2);
+        DrawnReplica read(recipe, 2);
         EXPECT_FALSE(equal_parameters(read, written));
-        load_parameters(folder.path("m"), recipe.model, read.store.pieces());
+        load_parameters(folder.path("m"), recipe.model, read.store);
         EXPECT_TRUE(equal_parameters(read, written)) << tied << " in files of " << most;
       }
     }
@@ -164,12 +164,12 @@ TEST(ModelConfig, WhatDecidesTheResultMustBeTheRecipes) {
 TEST(ModelFolder, TensorsThatDoNotFitAreRefusedByName) {
   const ScratchFolder folder;
   const Recipe recipe = small_llama();
-  const DrawnReplica replica(recipe, 1);
+  DrawnReplica replica(recipe, 1);
   const auto refused = [&](const std::string& file, std::vector<io::TensorBytes> parameters,
                            const std::string& text) {
     write_model_folder(folder.path(file), FolderFormat::Hf, config_of(recipe),
                        std::move(parameters));
-    EXPECT_THAT([&] { load_parameters(folder.path(file), recipe.model, replica.store.pieces()); },
+    EXPECT_THAT([&] { load_parameters(folder.path(file), recipe.model, replica.store); },
                 ThrowsMessage<IoError>(HasSubstr(text)));
   };
   std::vector<io::TensorBytes> parameters = replica.parameters();

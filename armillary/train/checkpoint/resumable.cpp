@@ -21,8 +21,10 @@ constexpr std::string_view kMayChange[] = {
     // The way it is computed: results differ by rounding.
     "parallelism.pipeline_parallel_degree",
     "parallelism.data_parallel_replicate_degree",
+    "parallelism.data_parallel_shard_degree",
     "parallelism.context_parallel_degree",
     "parallelism.tensor_parallel_degree",
+    "parallelism.zero",
     "parallelism.threads_per_rank",
     "parallelism.strategy",
     "parallelism.layout",

@@ -35,7 +35,8 @@ TEST(Resumable, KeysOfTheRestOfTheRunMayChange) {
         "comm.train_timeout_seconds=1", "parallelism.context_parallel_degree=3", "optimizer.lr=1",
         "parallelism.strategy=ulysses", "parallelism.layout=striped", "lr_scheduler.warmup_steps=1",
         "parallelism.threads_per_rank=2", "training.dataset_path=x", "training.loss_chunk_tokens=3",
-        "activation_checkpoint.mode=full"}) {
+        "activation_checkpoint.mode=full", "parallelism.data_parallel_shard_degree=2",
+        "parallelism.zero=3"}) {
     EXPECT_NO_THROW(check_resumable(changed(setting), unchanged())) << setting;
   }
 }
@@ -43,7 +44,7 @@ TEST(Resumable, KeysOfTheRestOfTheRunMayChange) {
 TEST(Resumable, KeysOfTheModelAndTheDataMayNot) {
   for (const std::string setting :
        {"model.dim = 64", "model.n_kv_heads = 2", "model.norm_eps = 0.5", "training.seq_len = 8",
-        "training.local_batch_size = 2", "training.seed = 5", "optimizer.beta1 = 0.5",
+        "training.global_batch_size = 2", "training.seed = 5", "optimizer.beta1 = 0.5",
         "training.mixed_precision_param = \"bfloat16\"", "parallelism.mask = \"causal\"",
         "parallelism.wire = \"input\"", "training.dataset_extensions = \".c\""}) {
     const std::string key = setting.substr(0, setting.find(' '));

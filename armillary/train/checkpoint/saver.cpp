@@ -80,7 +80,7 @@ void CheckpointSaver::save(std::int64_t step, const std::vector<SavedTensor>& te
   place_ = {.folder = options_.folder, .step = step, .rank = comm_.rank(), .world = comm_.world()};
   progress_ = progress;
   // The only wait of a step: values are copied before the optimizer changes them.
-  snapshot_->take(share_of(tensors, comm_.rank(), comm_.world()));
+  snapshot_->take(tensors);
   phase_ = Phase::Parts;
   start([&files = files_, place = place_, snapshot = snapshot_] {
     write_part(files, place, snapshot->tensors());

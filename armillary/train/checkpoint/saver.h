@@ -1,6 +1,6 @@
 // saver.h: one rank's part in saving, beside the steps of training.
 //
-//   step s     save(): copy of the rank's share --> a thread writes it       phase Parts
+//   step s     save(): copy of the rank's tensors --> a thread writes it       phase Parts
 //   step s+1   busy() --summed over the ranks, beside the loss--> advance()
 //   ..         all parts are there: a thread of rank 0 publishes             phase Publish
 //   ..         it is published                                               phase Idle
@@ -47,8 +47,8 @@ class CheckpointSaver {
   /// Takes notice of the sum. Communicates only if it ends a phase: an all_gather of 16 bytes.
   void advance(double busy_ranks);
 
-  /// Begins to save. Returns when this rank's share of `tensors` is copied. If an earlier save is
-  /// under way, waits for it first, collectively. `progress` counts on rank 0.
+  /// Begins to save. Returns when `tensors`, those that this rank writes, are copied. If an earlier
+  /// save is under way, waits for it first, collectively. `progress` counts on rank 0.
   void save(std::int64_t step, const std::vector<SavedTensor>& tensors,
             const RunProgress& progress);
 

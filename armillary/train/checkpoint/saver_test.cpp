@@ -68,7 +68,7 @@ TEST(CheckpointSaver, SavesBesideTheStepsAndOnceAllRanksAreThere) {
     CheckpointSaver saver(
         comm, slow, {.folder = folder.path("new/checkpoints"), .recipe = "the recipe of step 7"});
     const SmallState state(7);
-    saver.save(7, state.tensors(), progress_at(7));
+    saver.save(7, share_of(state.tensors(), comm.rank(), comm.world()), progress_at(7));
     // Rank 1 cannot write yet: steps go on, and no checkpoint is there.
     for (int step = 0; step < 3; ++step) {
       const double busy = summed(comm, saver.busy());
@@ -92,7 +92,7 @@ TEST(CheckpointSaver, ASaveWaitsForTheOneBeforeAndTheNewestAreKept) {
     CheckpointSaver saver(comm, io::real_file_system(), {.folder = folder.path(), .keep = 2});
     for (std::int64_t step = 1; step <= 4; ++step) {
       const SmallState state(step);  // gone before it is written
-      saver.save(step, state.tensors(), progress_at(step));
+      saver.save(step, share_of(state.tensors(), comm.rank(), comm.world()), progress_at(step));
     }
     saver.finish();
   });
@@ -113,7 +113,7 @@ std::vector<std::string> errors_with(const ScratchFolder& folder, const std::str
     try {
       CheckpointSaver saver(comm, files, {.folder = folder.path()});
       const SmallState state(5);
-      saver.save(5, state.tensors(), progress_at(5));
+      saver.save(5, share_of(state.tensors(), comm.rank(), comm.world()), progress_at(5));
       saver.finish();
     } catch (const CommError&) {
       throw;
@@ -155,7 +155,7 @@ TEST(CheckpointSaver, ADiskThatHangsHasADeadline) {
   const auto body = [&](comm::Communicator& comm) {
     CheckpointSaver saver(comm, hanging, {.folder = folder.path()});
     const SmallState state(5);
-    saver.save(5, state.tensors(), progress_at(5));
+    saver.save(5, share_of(state.tensors(), comm.rank(), comm.world()), progress_at(5));
     saver.finish();
   };
   EXPECT_THAT([&] { comm::run_ranks(2, body, {.timeout_s = 1}); },
@@ -178,7 +178,7 @@ TEST(CheckpointSaver, ASaveTakesNoLongerThanACopy) {
   comm::run_ranks(1, [&](comm::Communicator& comm) {
     CheckpointSaver saver(comm, slow, {.folder = folder.path()});
     const SmallState state(5);
-    saver.save(5, state.tensors(), progress_at(5));
+    saver.save(5, share_of(state.tensors(), comm.rank(), comm.world()), progress_at(5));
     EXPECT_LT(std::chrono::steady_clock::now(), latest);
     EXPECT_EQ(saver.busy(), 1);
     hold = false;

@@ -19,8 +19,8 @@
 
 namespace armillary::train {
 
-/// The tensors that one of `world` ranks writes: neighbours in the list, about as many bytes on
-/// every rank. The shares of all ranks are the whole list.
+/// The tensors that one of `world` ranks writes, all of which have them: neighbours in the list,
+/// about as many bytes on every rank. The shares of all ranks are the whole list.
 std::vector<SavedTensor> share_of(const std::vector<SavedTensor>& tensors, int rank, int world);
 
 /// A copy of tensors in memory of its own, which is kept for the next copy.

@@ -28,7 +28,7 @@ inline Recipe small_recipe() {
   recipe.model.n_heads = 4;
   recipe.model.n_kv_heads = 2;
   recipe.training.seq_len = 50;  // divisible by 2 only
-  recipe.training.local_batch_size = 2;
+  recipe.training.global_batch_size = 2;
   recipe.training.steps = 20;
   recipe.lr_scheduler.warmup_steps = 3;
   return recipe;

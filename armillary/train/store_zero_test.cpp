@@ -1,0 +1,216 @@
+// store_zero_test.cpp: stores whose ranks divide what they hold, against the store of one rank: who
+// owns what, values when they are used, sums of gradients, and memory.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones_like.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "armillary/comm/collectives.h"
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/train/store.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::ThrowsMessage;
+
+/// Three units; the last uses the table of the first. Shapes that no number of ranks divides.
+class ThreeUnits : public model::Model {
+ public:
+  std::vector<std::string> units() const override { return {"first", "middle", "last"}; }
+  std::vector<model::Parameter> parameters() const override {
+    const model::Init init{.deviation = 1};
+    return {{.name = "table", .shape = {5, 3}, .units = {"first", "last"}, .init = init},
+            {.name = "matrix", .shape = {3, 3}, .units = {"middle"}, .init = init},
+            {.name = "bias", .shape = {3}, .units = {"middle"}, .init = init},
+            {.name = "scale", .shape = {}, .units = {"last"}, .init = init}};
+  }
+  at::Tensor run(int unit, const model::Weights& weights, const at::Tensor& x,
+                 const model::ModelInputs&) override {
+    if (unit == 0) return weights.at("table").tanh();
+    if (unit == 1) return (x.matmul(weights.at("matrix")) + weights.at("bias")).tanh();
+    return (x * weights.at("table")).sum() * weights.at("scale");
+  }
+  cost::ModelCost cost() const override { return {}; }
+};
+
+/// Forward and backward, unit by unit, of `passes` passes; the loss of one is `factor` times the
+/// model's.
+void train_on(Store& store, ThreeUnits& model, double factor, int passes) {
+  store.zero_gradients();
+  for (int pass = 1; pass <= passes; ++pass) {
+    std::vector<at::Tensor> ins(3), outs(3);
+    for (int unit = 0; unit < 3; ++unit) {
+      const auto u = static_cast<std::size_t>(unit);
+      if (unit > 0) ins[u] = outs[u - 1].detach().requires_grad_(true);
+      outs[u] = model.run(unit, store.use(unit), ins[u], {});
+      if (unit < 2) store.prefetch(unit + 1);
+      store.release(unit);
+    }
+    at::Tensor grad = at::ones_like(outs[2]) * factor;
+    for (int unit = 2; unit >= 0; --unit) {
+      const auto u = static_cast<std::size_t>(unit);
+      store.begin_backward(unit);
+      store.use(unit);
+      if (unit > 0) store.prefetch(unit - 1);
+      outs[u].backward(grad);
+      if (unit > 0) grad = ins[u].grad();
+      store.release(unit);
+      store.reduce(unit, pass == passes);
+    }
+    store.check_views();
+  }
+  store.finish_gradients();
+}
+
+/// What the pieces say of the parameter, at its place in the whole.
+void expect_part_of(const Piece& piece, const at::Tensor& part, const at::Tensor& whole) {
+  at::Tensor expected = whole;
+  for (std::size_t dim = 0; dim < piece.range.size.size(); ++dim) {
+    expected = expected.narrow(static_cast<std::int64_t>(dim), piece.range.begin[dim],
+                               piece.range.size[dim]);
+  }
+  EXPECT_TRUE(part.allclose(expected, 1e-5, 1e-6)) << piece.name;
+}
+
+TEST(StoreZero, SharesAreWholeRowsNearEqualParts) {
+  const auto shares = [](const std::vector<model::Shape>& shapes, int ranks) {
+    std::vector<model::GlobalRange> ranges;
+    for (const model::Shape& shape : shapes) ranges.push_back(model::whole_of(shape));
+    return shares_of(ranges, ranks);
+  };
+  EXPECT_THAT(shares({{4, 3}, {4}}, 1), ElementsAre(16));
+  EXPECT_THAT(shares({{4, 3}, {4}}, 2), ElementsAre(9, 7));  // 8 is nearer to 9 than to 6
+  EXPECT_THAT(shares({{4, 3}, {4}}, 4), ElementsAre(3, 6, 3, 4));
+  EXPECT_THAT(shares({{2}}, 4), ElementsAre(0, 1, 0, 1));       // fewer than ranks
+  EXPECT_THAT(shares({{1, 100}, {}}, 2), ElementsAre(100, 1));  // one row, and a scalar
+  EXPECT_THAT(shares({}, 3), ElementsAre(0, 0, 0));
+}
+
+TEST(StoreZero, GradientsAreThoseOfOneRank) {
+  ThreeUnits model;
+  for (const int world : {2, 3, 4}) {
+    for (int zero = 0; zero <= 3; ++zero) {
+      for (const int passes : {1, 3}) {
+        // Rank r has r + 1 times the loss, so the sum has 1 + 2 + .. times that of one rank.
+        Store one(model, 7);
+        train_on(one, model, passes * world * (world + 1) / 2.0, 1);
+        comm::run_ranks(world, [&](comm::Communicator& comm) {
+          SCOPED_TRACE(testing::Message() << world << " ranks, stage " << zero << ", " << passes);
+          ThreeUnits mine;
+          Store store(mine, 7, {.sharded = &comm, .zero = zero});
+          EXPECT_EQ(store.digest(), one.digest());
+          train_on(store, mine, comm.rank() + 1, passes);
+          for (const Piece& piece : store.pieces()) {
+            for (const Piece& whole : one.pieces()) {
+              if (whole.name != piece.name) continue;
+              expect_part_of(piece, piece.gradient, whole.gradient);
+              expect_part_of(piece, piece.value, whole.value);
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(StoreZero, EachElementHasOneOwnerWhoseUpdateReachesAll) {
+  for (int zero = 1; zero <= 3; ++zero) {
+    std::vector<std::int64_t> owned(3);
+    comm::run_ranks(3, [&](comm::Communicator& comm) {
+      ThreeUnits model;
+      Store store(model, 7, {.sharded = &comm, .zero = zero});
+      {
+        const at::NoGradGuard no_grad;
+        for (const Piece& piece : store.pieces()) {
+          piece.value.fill_(1 + comm.rank());
+          owned[static_cast<std::size_t>(comm.rank())] += piece.value.numel();
+        }
+      }
+      store.gather_values();
+      // The sum of all values is that of ranks times what they own.
+      double sum = 0;
+      for (const int unit : {0, 1, 2}) {
+        const model::Weights weights = store.use(unit);
+        const auto names = unit == 0   ? std::vector{"table"}
+                           : unit == 1 ? std::vector{"matrix", "bias"}
+                                       : std::vector{"scale"};
+        for (const char* name : names) sum += weights.at(name).sum().item<double>();
+        store.release(unit);
+      }
+      comm::barrier(comm);
+      EXPECT_EQ(sum, static_cast<double>(owned[0] + 2 * owned[1] + 3 * owned[2]));
+    });
+    EXPECT_EQ(std::accumulate(owned.begin(), owned.end(), std::int64_t{0}), 15 + 9 + 3 + 1);
+  }
+}
+
+TEST(StoreZero, BytesAtRestAreTheFormulas) {
+  constexpr std::int64_t kParameters = 15 + 9 + 3 + 1;
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    for (int zero = 0; zero <= 3; ++zero) {
+      const Store store(ThreeUnits(), 7, {.sharded = &comm, .zero = zero});
+      std::int64_t own = 0;
+      for (const Piece& piece : store.pieces()) own += piece.value.numel();
+      if (zero == 0) EXPECT_EQ(own, kParameters);
+      const std::int64_t whole[] = {8 * kParameters, 8 * kParameters, 4 * kParameters, 0};
+      const std::int64_t shares[] = {8, 8, 12, 16};
+      EXPECT_EQ(store.bytes_at_rest(), whole[zero] + shares[zero] * own) << zero;
+    }
+  });
+}
+
+TEST(StoreZero, CopiesOfAShareAreSummedToo) {
+  ThreeUnits model;
+  Store one(model, 7);
+  train_on(one, model, 1 + 2 + 3 + 4, 1);
+  for (int zero = 0; zero <= 3; ++zero) {
+    comm::run_ranks(4, [&](comm::Communicator& comm) {
+      const auto sharded = comm.split(comm.rank() / 2, comm.rank());
+      const auto copies = comm.split(comm.rank() % 2, comm.rank());
+      ThreeUnits mine;
+      Store store(mine, 7, {.sharded = sharded.get(), .zero = zero, .copies = copies.get()});
+      train_on(store, mine, comm.rank() + 1, 1);
+      for (const Piece& piece : store.pieces()) {
+        for (const Piece& whole : one.pieces()) {
+          if (whole.name == piece.name) expect_part_of(piece, piece.gradient, whole.gradient);
+        }
+      }
+    });
+  }
+}
+
+// A weight that was given back is no memory of something else: reading it throws.
+TEST(StoreZero, WeightsAreGoneAfterRelease) {
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    Store store(ThreeUnits(), 7, {.sharded = &comm, .zero = 3});
+    const at::Tensor matrix = store.use(1).at("matrix");
+    const at::Tensor copy = matrix.detach().clone();
+    store.release(1);
+    EXPECT_ANY_THROW((void)matrix.sum().item<float>());
+    store.use(1);
+    EXPECT_TRUE(at::equal(matrix, copy));
+  });
+}
+
+TEST(StoreZero, StagesThatDoNotExistAreRefused) {
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    EXPECT_THAT(
+        [&] { Store(ThreeUnits(), 7, {.sharded = &comm, .zero = 4}); },
+        ThrowsMessage<InvalidArgument>("store: ZeRO stage 4 given; one from 0 to 3 is required"));
+  });
+}
+
+}  // namespace
+}  // namespace armillary::train

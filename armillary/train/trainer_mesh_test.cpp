@@ -1,0 +1,159 @@
+// trainer_mesh_test.cpp: training on meshes of dp x cp at every stage of ZeRO: against one rank,
+// stages against each other bit for bit, and checkpoints that go from one mesh and stage to others.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/train/testing/scratch_folder.h"
+#include "armillary/train/testing/small_training.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+/// Degrees of a run.
+struct Degrees {
+  int copies = 1;
+  int shards = 1;
+  int cp = 1;
+  int zero = 0;
+};
+
+std::string to_string(const Degrees& degrees) {
+  return fmt::format("dp {} x {}, cp {}, ZeRO-{}", degrees.copies, degrees.shards, degrees.cp,
+                     degrees.zero);
+}
+
+Recipe on(Recipe recipe, const Degrees& degrees) {
+  recipe.parallelism.data_parallel_replicate_degree = degrees.copies;
+  recipe.parallelism.data_parallel_shard_degree = degrees.shards;
+  recipe.parallelism.context_parallel_degree = degrees.cp;
+  recipe.parallelism.zero = degrees.zero;
+  return recipe;
+}
+
+Recipe mesh_recipe() {
+  Recipe recipe = small_recipe();
+  recipe.training.global_batch_size = 6;
+  recipe.training.steps = 4;
+  recipe.lr_scheduler.warmup_steps = 1;
+  return recipe;
+}
+
+void expect_near(const std::vector<StepMetrics>& result, const std::vector<StepMetrics>& expected,
+                 double relative, const std::string& what) {
+  ASSERT_EQ(result.size(), expected.size()) << what;
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    EXPECT_NEAR(result[i].loss, expected[i].loss, relative * expected[i].loss)
+        << what << ", step " << i + 1;
+    EXPECT_NEAR(result[i].grad_norm, expected[i].grad_norm, relative * expected[i].grad_norm)
+        << what << ", step " << i + 1;
+  }
+}
+
+void expect_same_bits(const std::vector<StepMetrics>& result,
+                      const std::vector<StepMetrics>& expected, const std::string& what) {
+  expect_near(result, expected, 0, what);
+}
+
+TEST(TrainMesh, EveryMeshAndStageEqualsOneRank) {
+  for (const std::string model : {"gpt", "llama"}) {
+    for (const bool tied : {false, true}) {
+      Recipe recipe = mesh_recipe();
+      recipe.model.name = model;
+      recipe.model.enable_weight_tying = tied;
+      recipe.activation_checkpoint.mode = tied ? "attention_output" : "full";
+      const std::vector<StepMetrics> one = run(on(recipe, {}));
+      EXPECT_LT(one.back().loss, one.front().loss);
+      for (const auto& [copies, shards, cp] :
+           {Degrees{1, 1, 2}, {1, 2, 1}, {2, 1, 1}, {1, 2, 2}, {2, 1, 2}, {1, 3, 1}, {3, 2, 1}}) {
+        for (int zero = 0; zero <= 3; ++zero) {
+          const Degrees degrees{copies, shards, cp, zero};
+          expect_near(run(on(recipe, degrees)), one, 1e-5,
+                      fmt::format("{}, {}", model, to_string(degrees)));
+        }
+      }
+    }
+  }
+}
+
+// One sequence a rank: gradients are summed in the same order at every stage.
+TEST(TrainMesh, StagesHaveTheSameBits) {
+  for (const auto& [copies, shards, cp] : {Degrees{1, 1, 2}, {1, 3, 1}, {1, 2, 2}}) {
+    Recipe recipe = mesh_recipe();
+    recipe.training.global_batch_size = shards;
+    const std::vector<StepMetrics> zero0 = run(on(recipe, {copies, shards, cp, 0}));
+    for (int zero = 1; zero <= 3; ++zero) {
+      const Degrees degrees{copies, shards, cp, zero};
+      expect_same_bits(run(on(recipe, degrees)), zero0, to_string(degrees));
+    }
+  }
+}
+
+TEST(TrainMesh, AnAxisOfOneIsTheAxisLeftOut) {
+  const Recipe recipe = mesh_recipe();
+  const std::vector<StepMetrics> one = run(on(recipe, {}));
+  for (int zero = 1; zero <= 3; ++zero) {
+    expect_same_bits(run(on(recipe, {.zero = zero})), one, to_string(Degrees{.zero = zero}));
+  }
+}
+
+// Ranks along dp have documents, and so targets, of their own; some sequences have hardly any.
+TEST(TrainMesh, SequencesWithFewTargetsCountByTheirTargets) {
+  Recipe recipe = mesh_recipe();
+  recipe.training.seq_len = 3;
+  const std::vector<StepMetrics> one = run(on(recipe, {}));
+  for (int zero = 0; zero <= 3; ++zero) {
+    const Degrees degrees{.shards = 3, .cp = 2, .zero = zero};
+    expect_near(run(on(recipe, degrees)), one, 1e-5, to_string(degrees));
+  }
+}
+
+TEST(TrainMesh, AdamIsNotAdamW) {
+  Recipe recipe = mesh_recipe();
+  recipe.optimizer.weight_decay = 0.5;
+  const std::vector<StepMetrics> adamw = run(on(recipe, {}));
+  recipe.optimizer.name = "Adam";
+  const std::vector<StepMetrics> adam = run(on(recipe, {}));
+  EXPECT_NE(adam.back().loss, adamw.back().loss);
+  const Degrees degrees{.shards = 2, .cp = 1, .zero = 3};
+  expect_near(run(on(recipe, degrees)), adam, 1e-5, to_string(degrees));
+}
+
+TEST(TrainMesh, ACheckpointGoesOnOnAnyMeshAndStage) {
+  Recipe recipe = mesh_recipe();
+  recipe.model.enable_weight_tying = true;
+  recipe.lr_scheduler.decay_ratio = 0;  // so that rates do not depend on the number of steps
+  const std::vector<StepMetrics> whole = run(on(recipe, {}));
+  const std::vector<Degrees> all{{},           {1, 1, 2, 1}, {1, 2, 1, 2}, {1, 3, 1, 3},
+                                 {1, 2, 2, 3}, {2, 1, 2, 1}, {3, 2, 1, 2}};
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const Degrees& from = all[i];
+    const Degrees& to = all[(i + 1) % all.size()];
+    const ScratchFolder folder;
+    recipe.job.dump_folder = folder.path("run");
+    recipe.checkpoint.enable = true;
+    Recipe half = on(recipe, from);
+    half.training.steps = 2;
+    std::vector<StepMetrics> steps = run(half);
+    train(
+        on(recipe, to), words(recipe.training.seq_len),
+        {.on_step = [&](const StepMetrics& metrics) { steps.push_back(metrics); }, .resume = true});
+    expect_near(steps, whole, 1e-5, to_string(from) + " -> " + to_string(to));
+  }
+}
+
+TEST(TrainMesh, ABatchThatRanksCannotShareIsRefusedBeforeAnyRankStarts) {
+  EXPECT_THAT([] { run(on(small_recipe(), {.shards = 3})); },
+              ThrowsMessage<InvalidArgument>(HasSubstr(
+                  "training.global_batch_size = 2 on 3 ranks along dp; a multiple of 3")));
+}
+
+}  // namespace
+}  // namespace armillary::train
