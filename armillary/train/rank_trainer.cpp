@@ -31,8 +31,10 @@
 #include "armillary/kernel/cpu/cpu_flags.h"
 #include "armillary/runtime/group_state.h"
 #include "armillary/train/attend_over_ranks.h"
+#include "armillary/train/check_replicas.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
+#include "armillary/train/checkpoint/write.h"
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/same_recipe.h"
 
@@ -127,13 +129,15 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
       recipe_.training.max_norm, store_.zero() == 0 ? nullptr : groups_.replicas().sharded);
   if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
     fail<Error>(
-        "train: loss {} and grad_norm {} in step {}; finite numbers are required; lower "
+        "train: loss {} and grad_norm {} in step {}; finite numbers are required; {}; lower "
         "optimizer.lr or raise lr_scheduler.warmup_steps",
-        unsigned_nan(loss), unsigned_nan(grad_norm), step);
+        unsigned_nan(loss), unsigned_nan(grad_norm), step, first_not_finite());
   }
   const double lr = rates_.at(step);
   optimizer_.step(lr);
   store_.gather_values();
+  const std::int64_t every = recipe_.training.check_replicas;
+  if (every > 0 && step % every == 0) expect_equal_replicas(groups_.replicas(), store_, step);
 
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   return measure({.step = step, .loss = loss, .grad_norm = grad_norm, .lr = lr}, sums.visible_pairs,
@@ -253,10 +257,37 @@ void RankTrainer::backward(std::vector<UnitPass> passes, double targets, bool is
     if (grad.defined() && (is_loss || pass.out.requires_grad())) {
       torch::autograd::backward({pass.out}, {grad});
     }
+    if (not_finite_ != nullptr && not_finite_->empty()) *not_finite_ = store_.not_finite(unit);
     grad = pass.in.defined() ? pass.in.grad() : at::Tensor();
     store_.release(unit);
     store_.reduce(unit, is_last);
   }
+}
+
+// The parameters are still those of the step, so its sequences are taken again, each for itself.
+std::string RankTrainer::first_not_finite() {
+  const auto none = static_cast<std::int64_t>(batch_.size());
+  std::int64_t microbatch = none;
+  std::string text;
+  for (std::int64_t i = 0; i < none; ++i) {
+    std::string parameter;
+    store_.zero_gradients();
+    not_finite_ = &parameter;
+    const double loss =
+        forward_backward(batch_[static_cast<std::size_t>(i)], std::max(targets_, 1.0), false);
+    not_finite_ = nullptr;
+    store_.finish_gradients();
+    if (microbatch < none || (std::isfinite(loss) && parameter.empty())) continue;
+    microbatch = i;
+    text = fmt::format("the first in microbatch {} on rank {}: {}", i, world_.rank(),
+                       parameter.empty() ? "its loss" : "the gradient of parameter " + parameter);
+  }
+  // The first microbatch, and of it the first rank.
+  std::vector<std::int64_t> all(static_cast<std::size_t>(world_.world()));
+  comm::all_gather(world_, comm::array(std::span(&microbatch, 1)), comm::array(std::span(all)));
+  const auto first = std::ranges::min_element(all);
+  if (*first == none) return "those of each rank and microbatch are, their sum is not";
+  return comm::text_of_rank(world_, static_cast<int>(first - all.begin()), text);
 }
 
 // Sums over the ranks the numbers of a step, and what travels beside them. That is asked as late as

@@ -93,6 +93,8 @@ class RankTrainer {
   double targets_of(const std::vector<SequenceTask>& batch) const;
   double forward_backward(const SequenceTask& task, double targets, bool is_last);
   void backward(std::vector<UnitPass> passes, double targets, bool is_last);
+  /// Where a number that is not finite was first, the same text on all ranks. Collective.
+  std::string first_not_finite();
   StepSums sum_over_ranks(StepSums mine, const std::function<Beside()>& beside);
   /// Throws on every rank the error with which a rank has read ahead, if one has.
   void refuse_broken_batch() const;
@@ -117,10 +119,11 @@ class RankTrainer {
   Optimizer optimizer_;
   LearningRates rates_;
   Beside beside_;
-  double peak_flops_;            ///< Highest measured peak of one rank.
-  bool peak_is_low_ = false;     ///< The last step was faster than that.
-  double ranks_above_peak_ = 0;  ///< Ranks that said so in this step.
-  int measurements_left_ = 5;    ///< Products may be slower here than the steps that use others.
+  std::string* not_finite_ = nullptr;  ///< Not null: backward writes the first such parameter.
+  double peak_flops_;                  ///< Highest measured peak of one rank.
+  bool peak_is_low_ = false;           ///< The last step was faster than that.
+  double ranks_above_peak_ = 0;        ///< Ranks that said so in this step.
+  int measurements_left_ = 5;  ///< Products may be slower here than the steps that use others.
 };
 
 }  // namespace armillary::train

@@ -238,6 +238,7 @@ max_norm = 12
 mixed_precision_param = "bfloat16"
 loss_chunk_tokens = 13
 seed = 14
+check_replicas = 30
 [activation_checkpoint]
 mode = "full"
 [optimizer]
@@ -291,6 +292,7 @@ log_freq = 26
   is(r.training.mixed_precision_param, "bfloat16", "mixed_precision_param");
   is(r.training.loss_chunk_tokens, 13, "loss_chunk_tokens");
   is(r.training.seed, 14, "seed");
+  is(r.training.check_replicas, 30, "check_replicas");
   is(r.activation_checkpoint.mode, "full", "mode");
   is(r.optimizer.lr, 15, "lr");
   is(r.optimizer.beta1, 0.16, "beta1");
@@ -339,6 +341,7 @@ TEST(Recipe, EdgesAreLegalAndWhatLiesBeyondIsRefused) {
         RangeEnd{"training.steps", "1", "0"},
         RangeEnd{"training.max_norm", "inf", "0"},
         RangeEnd{"training.seed", "0", "-1"},
+        RangeEnd{"training.check_replicas", "0", "-1"},
         RangeEnd{"training.loss_chunk_tokens", "1", "0"},
         RangeEnd{"optimizer.lr", "1e-300", "0"},
         RangeEnd{"optimizer.beta1", "0", "-1e-9"},

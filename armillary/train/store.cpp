@@ -304,6 +304,13 @@ std::int64_t Store::gradient_bytes() const {
   return bytes;
 }
 
+std::string Store::not_finite(int unit) const {
+  for (const std::size_t i : units_.at(static_cast<std::size_t>(unit)).used) {
+    if (!weights_[i].gradient.isfinite().all().item<bool>()) return weights_[i].parameter.name;
+  }
+  return "";
+}
+
 void Store::gather_values() {
   if (zero_ != 1 && zero_ != 2) return;
   for (Unit& unit : units_) {
@@ -312,6 +319,20 @@ void Store::gather_values() {
                                comm::array(unit.values.values()), unit.counts);
   }
   for (Unit& unit : units_) wait_for_gather(unit);
+}
+
+std::vector<Store::Held> Store::held_values() const {
+  std::vector<Held> held;
+  const auto add = [&](const std::string& name, const at::Tensor& value) {
+    held.push_back({name, proof::digest_of(std::string_view(
+                              static_cast<const char*>(value.const_data_ptr()), value.nbytes()))});
+  };
+  if (zero_ == 3) {
+    for (const Piece& piece : pieces_) add(piece.name, piece.value);
+  } else {
+    for (const Weight& weight : weights_) add(weight.parameter.name, weight.value);
+  }
+  return held;
 }
 
 std::int64_t Store::bytes_at_rest() const {

@@ -102,12 +102,21 @@ class Store {
   /// After the last reduce() of a step: the gradients of pieces are the sums. Collective.
   void finish_gradients();
   std::int64_t gradient_bytes() const;
+  /// Between the backward of a unit and its reduce(): the first parameter that it uses whose
+  /// gradient on this rank is not finite; empty if there is none.
+  std::string not_finite(int unit) const;
 
   /// After the values of pieces have changed. Stages 1 and 2: gives them to all. Collective.
   void gather_values();
 
   /// What this rank updates, in the order in which the model declares parameters, unit by unit.
   const std::vector<Piece>& pieces() const { return pieces_; }
+  /// The values that other ranks hold too: whole parameters; at stage 3 those of pieces.
+  struct Held {
+    std::string name;
+    proof::Digest digest;
+  };
+  std::vector<Held> held_values() const;
   /// Bytes of values, gradients and state that are held between two steps.
   std::int64_t bytes_at_rest() const;
 

@@ -32,6 +32,8 @@ Section section_of(TrainingOptions& t) {
               {"loss_chunk_tokens", &t.loss_chunk_tokens,
                "tokens of a rank whose logits exist at once", size},
               {"seed", &t.seed, "of initial weights and order of data", at_least(0)},
+              {"check_replicas", &t.check_replicas,
+               "steps between comparisons of what ranks hold alike; 0: none", at_least(0)},
           }};
 }
 

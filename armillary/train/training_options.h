@@ -20,6 +20,7 @@ struct TrainingOptions {
   std::string mixed_precision_param = "float32";
   std::int64_t loss_chunk_tokens = 1024;  ///< Tokens of one rank.
   std::int64_t seed = 0;
+  std::int64_t check_replicas = 100;  ///< Steps; 0: never.
 };
 
 Section section_of(TrainingOptions& training);

@@ -30,6 +30,7 @@ constexpr std::string_view kMayChange[] = {
     "parallelism.layout",
     "activation_checkpoint.",
     "training.loss_chunk_tokens",
+    "training.check_replicas",
     // The steps that are still to come.
     "training.steps",
     "training.max_norm",

@@ -1,0 +1,38 @@
+#include "armillary/train/check_replicas.h"
+
+#include <span>
+#include <vector>
+
+#include "armillary/comm/collectives.h"
+#include "armillary/comm/together.h"
+#include "armillary/core/error.h"
+
+namespace armillary::train {
+namespace {
+
+void expect_equal(comm::Communicator& comm, const std::vector<Store::Held>& held,
+                  std::int64_t step) {
+  std::vector<proof::Digest> mine;
+  for (const Store::Held& value : held) mine.push_back(value.digest);
+  std::vector<proof::Digest> all(mine.size() * static_cast<std::size_t>(comm.world()));
+  comm::all_gather(comm, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::size_t of = i % mine.size();
+    if (all[i] == all[of]) continue;
+    comm::meet(comm);
+    fail<InvalidArgument>(
+        "train: parameter {} of rank {} differs from that of rank 0 after step {}; equal ones are "
+        "required: memory or a model changed it on one rank; nearest: --resume from a checkpoint",
+        held[of].name, i / mine.size(), step);
+  }
+}
+
+}  // namespace
+
+void expect_equal_replicas(const Replicas& replicas, const Store& store, std::int64_t step) {
+  const std::vector<Store::Held> held = store.held_values();
+  if (store.zero() < 3 && replicas.sharded != nullptr) expect_equal(*replicas.sharded, held, step);
+  if (replicas.copies != nullptr) expect_equal(*replicas.copies, held, step);
+}
+
+}  // namespace armillary::train
