@@ -18,6 +18,7 @@
 #include "armillary/predict/cost/known_models.h"
 #include "armillary/predict/cost/methods.h"
 #include "cli/advise.h"
+#include "cli/mesh_settings.h"
 #include "cli/problem_flags.h"
 #include "cli/verbs.h"
 
@@ -127,6 +128,12 @@ void print_advice(const tune::AdviceQuestion& request, const tune::Advice& advic
   for (const std::string& reason : advice.reasons) fmt::print("  {}\n", reason);
   fmt::print("  longest of all: {} with {}\n\n", count_of(advice.longest.longest_seq, "token"),
              to_string(advice.longest));
+  const tune::Advised* const runs = fastest_to_train(advice);
+  if (request.step.kind == cost::StepKind::Train && runs != nullptr) {
+    fmt::print("{} runs with\n  armillary train RECIPE", to_string(*runs));
+    for (const std::string& setting : mesh_settings(*runs)) fmt::print(" --set {}", setting);
+    fmt::print("\n\n");
+  }
   fmt::print("| mesh | s | attention | GiB | longest sequence |\n|---|---|---|---|---|\n");
   for (std::size_t m = 0; m < std::min(top, advice.meshes.size()); ++m) {
     const tune::Advised& one = advice.meshes[m];

@@ -1,5 +1,6 @@
-// The part of the verb `advise` that reads recipes: the cost of the very model that `train` would
-// run, as the model itself counts it.
+// The part of the verb `advise` that reads recipes.
+#include "cli/torch/recipe_model.h"
+
 #include <string>
 #include <vector>
 
@@ -17,22 +18,25 @@ namespace {
 cost::ModelCost model_of(const std::string& path, const std::vector<std::string>& settings) {
   train::Recipe recipe = train::load_recipe(path);
   for (const std::string& setting : settings) train::apply_setting(recipe, setting);
+  return cost_on_cluster(recipe, path);
+}
+
+}  // namespace
+
+cost::ModelCost cost_on_cluster(const train::Recipe& recipe, const std::string& path) {
   model::check_model(recipe.model);
   if (recipe.training.mixed_precision_param != "bfloat16") {
     fail<InvalidArgument>(
-        "advise: {}: training.mixed_precision_param {} given; bfloat16 is required, in "
+        "{}: training.mixed_precision_param {} given; bfloat16 is required, in "
         "which steps are costed: --set training.mixed_precision_param=bfloat16",
         excerpt(path), recipe.training.mixed_precision_param);
   }
-  // The devices of the cluster multiply bf16, whatever this machine does.
   model::DecoderOptions decoder = model::decoder_options(recipe.model);
   decoder.dtype(at::kBFloat16)
       .native_bf16(true)
       .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
   return model::decoder_cost(decoder);
 }
-
-}  // namespace
 
 void add_recipe_advise(CLI::App& app, int& exit_code) {
   add_advise_with(app, exit_code, &model_of);

@@ -20,8 +20,10 @@
 #include "armillary/train/load_text.h"
 #include "armillary/train/metrics_writer.h"
 #include "armillary/train/trainer.h"
+#include "cli/mesh_settings.h"
 #include "cli/stop_signals.h"
 #include "cli/torch/engine.h"
+#include "cli/torch/recipe_model.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -51,6 +53,7 @@ struct TrainArguments {
   bool json = false;
   bool resume = false;
   std::string init_from;
+  std::string mesh;  ///< auto:CLUSTER, or empty.
   launch::EngineFlags engine;
 };
 
@@ -85,6 +88,26 @@ std::string describe_stop(const train::Recipe& recipe, const train::TrainResult&
   return fmt::format("train: stopped by {} after step {} of {}; {}", StopSignals::name(),
                      result.steps, recipe.training.steps,
                      result.checkpoint.empty() ? nothing : "saved " + result.checkpoint);
+}
+
+/// Puts the fastest mesh of a described cluster into the recipe.
+void take_mesh(train::Recipe& recipe, const TrainArguments& arguments) {
+  const tune::Advised mesh =
+      choose_mesh(arguments.mesh, {.model = cost_on_cluster(recipe, arguments.recipe),
+                                   .seq = recipe.training.seq_len,
+                                   .batch = recipe.training.global_batch_size});
+  for (const std::string& setting : mesh_settings(mesh)) {
+    const std::string key = setting.substr(0, setting.find('=') + 1);
+    for (const std::string& other : arguments.settings) {
+      if (!other.starts_with(key)) continue;
+      fail<InvalidArgument>(
+          "train: --set {} and --mesh {} given, which chooses it; one of them is "
+          "required",
+          other, arguments.mesh);
+    }
+    train::apply_setting(recipe, setting);
+  }
+  recipe.parallelism.data_parallel_replicate_degree = 1;
 }
 
 /// The run on the chosen engine. Its folder is written from on_start on, by rank 0.
@@ -125,6 +148,7 @@ void run_train(const TrainArguments& arguments) {
   // The recipe: the file, then the settings in the order in which they were given.
   train::Recipe recipe = train::load_recipe(arguments.recipe);
   for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
+  if (!arguments.mesh.empty()) take_mesh(recipe, arguments);
   train::validate(recipe);
   if (arguments.print_config) {
     print(train::print_recipe(recipe));
@@ -165,6 +189,9 @@ void add_train(CLI::App& app, int& exit_code) {
                  "Go on from the newest checkpoint of the run folder");
   verb->add_option("--init-from", arguments->init_from,
                    "Begin with the parameters of a folder of `armillary export`");
+  verb->add_option("--mesh", arguments->mesh,
+                   "auto:CLUSTER: the fastest mesh of `armillary advise` that trains, on all its "
+                   "devices");
   verb->add_flag("--json", arguments->json, "One JSON object per line");
   add_engine_flags(*verb, arguments->engine);
   verb->footer(kTrainExamples);

@@ -1,0 +1,58 @@
+#include "cli/mesh_settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+#include "armillary/core/user_text.h"
+#include "armillary/predict/sim/cluster.h"
+
+namespace armillary::cli {
+
+std::vector<std::string> mesh_settings(const tune::Advised& advised) {
+  const cost::Parallelism& parallelism = advised.parallelism;
+  const auto recompute = static_cast<std::size_t>(parallelism.recompute);
+  return {
+      fmt::format("parallelism.data_parallel_shard_degree={}", parallelism.mesh.dp),
+      fmt::format("parallelism.context_parallel_degree={}", parallelism.mesh.cp),
+      fmt::format("parallelism.zero={}", parallelism.zero),
+      fmt::format("parallelism.strategy={}", to_string(advised.attention.strategy)),
+      fmt::format("parallelism.layout={}", to_string(advised.attention.layout)),
+      fmt::format("activation_checkpoint.mode={}", cost::recompute_names()[recompute]),
+  };
+}
+
+const tune::Advised* fastest_to_train(const tune::Advice& advice) {
+  const auto runs = [](const tune::Advised& advised) {
+    return advised.parallelism.mesh.tp == 1 && advised.parallelism.mesh.pp == 1;
+  };
+  const auto fastest = std::ranges::find_if(advice.meshes, runs);
+  return fastest == advice.meshes.end() ? nullptr : &*fastest;
+}
+
+tune::Advised choose_mesh(std::string_view text, const cost::Step& step) {
+  constexpr std::string_view kAuto = "auto:";
+  if (!text.starts_with(kAuto) || text.size() == kAuto.size()) {
+    fail<InvalidArgument>("--mesh: {} given; auto:CLUSTER is required, such as auto:c6",
+                          quote(text));
+  }
+  const tune::Advice advice =
+      tune::advise({.model = "the recipe's model",
+                    .step = step,
+                    .cluster = sim::load_cluster(std::string(text.substr(kAuto.size()))),
+                    .mask = [](std::int64_t seq) {
+                      return plan::parse_mask("causal", {seq, seq});
+                    }});
+  const tune::Advised* const fastest = fastest_to_train(advice);
+  if (fastest == nullptr) {
+    fail<InvalidArgument>(
+        "--mesh: every mesh that fits on {} has tensor or pipeline parallelism, which are not "
+        "built "
+        "yet; the fastest is {}",
+        text.substr(kAuto.size()), to_string(advice.meshes.front()));
+  }
+  return *fastest;
+}
+
+}  // namespace armillary::cli

@@ -1,0 +1,23 @@
+// mesh_settings.h: a mesh that `armillary advise` proposes, as `armillary train --set` takes it.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "armillary/predict/tune/advise.h"
+
+namespace armillary::cli {
+
+/// "parallelism.zero=1" and the others, a key each.
+std::vector<std::string> mesh_settings(const tune::Advised& advised);
+
+/// The fastest mesh that `armillary train` can run: without tensor and pipeline parallelism, which
+/// are not built yet. Null: none fits.
+const tune::Advised* fastest_to_train(const tune::Advice& advice);
+
+/// The mesh for a step of so many sequences on the cluster of `auto:CLUSTER`.
+/// @throws InvalidArgument for another text, as tune::advise, or if no mesh that trains fits.
+tune::Advised choose_mesh(std::string_view text, const cost::Step& step);
+
+}  // namespace armillary::cli
