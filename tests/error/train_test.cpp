@@ -145,6 +145,37 @@ TEST_F(TrainErrorTest, GoodInputIsNotRefused) {
   EXPECT_THAT(failed.err, HasSubstr("lower optimizer.lr"));
 }
 
+TEST_F(TrainErrorTest, TheMeshOfACluster) {
+  const std::string tiny = path("tiny.toml");
+  const std::string bf16 = "training.mixed_precision_param=bfloat16";
+  const ProgramRun chosen = train({tiny, "--mesh", "auto:c8", "--set", bf16, "--print-config"});
+  EXPECT_EQ(chosen.code, 0) << chosen.err;
+  // c8 has 4 devices, and there is one sequence.
+  EXPECT_THAT(chosen.out, AllOf(HasSubstr("\ndata_parallel_shard_degree = 1 "),
+                                HasSubstr("\ncontext_parallel_degree = 4 ")));
+  const auto expect_mesh_refused = [&](const char* mesh, const std::string& setting,
+                                       const char* text) {
+    expect_train_refused({tiny, "--mesh", mesh, "--set", setting}, text);
+  };
+  expect_mesh_refused("c8", bf16, "--mesh: 'c8' given; auto:CLUSTER is required");
+  expect_mesh_refused("auto:c88", bf16, "nearest: c8");
+  expect_mesh_refused("auto:c8", "training.steps=2", "bfloat16 is required");
+}
+
+TEST_F(TrainErrorTest, AKeyThatTheMeshChoosesIsNotSetToo) {
+  expect_train_refused(
+      {path("tiny.toml"), "--mesh", "auto:c8", "--set", "training.mixed_precision_param=bfloat16",
+       "--set", "parallelism.zero=3"},
+      "train: --set parallelism.zero=3 and --mesh auto:c8 given, which chooses it");
+}
+
+TEST_F(TrainErrorTest, TheBatchHasANameOfItsOwn) {
+  expect_setting_refused("training.local_batch_size=4",
+                         "nearest: training.global_batch_size = 4, as this key was called before");
+  expect_setting_refused("parallelism.data_parallel_shard_degree=2",
+                         "a multiple of 2 is required; nearest: 2");
+}
+
 /// Memory is asked for before anything is allocated or written.
 TEST_F(TrainErrorTest, ModelsThatDoNotFitIntoTheMachine) {
   expect_train_refused({path("tiny.toml"), "--set", "model.dim=1000000", "--set",

@@ -137,7 +137,9 @@ TEST(AdviseOutput, MeshOfTheModelOfARecipe) {
   const std::string bf16 = "training.mixed_precision_param=bfloat16";
   const ProgramRun whole = run({"advise", recipe, "c6", "--seq", "8192", "--set", bf16});
   EXPECT_EQ(whole.code, 0) << whole.err;
-  EXPECT_THAT(whole.out, StartsWith(recipe + " on c6: 8192 tokens, batch 1\n  dp 1, "));
+  EXPECT_THAT(whole.out, AllOf(StartsWith(recipe + " on c6: 8192 tokens, batch 1\n  dp 1, "),
+                               HasSubstr(" runs with\n  armillary train RECIPE --set parallelism."
+                                         "data_parallel_shard_degree=1 --set parallelism.")));
   expect_error({"advise", recipe, "c6", "--seq", "8192"},
                AllOf(HasSubstr("float32 given; bfloat16 is required"), HasSubstr("--set " + bf16)));
   expect_error({"advise", recipe, "c6", "--seq", "8192", "--set", "model.dim=127"},
