@@ -15,6 +15,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
@@ -96,8 +97,8 @@ void RankTrainer::begin_after(std::int64_t steps) {
     next_batch_ = read_batch(steps + 1);
     rehearse(next_batch_.front());
   });
-  targets_ = targets_of(next_batch_);
-  comm::all_reduce_sum(world_, std::span(&targets_, 1));
+  next_targets_ = targets_of(next_batch_);
+  comm::all_reduce_sum(world_, std::span(&next_targets_, 1));
 }
 
 StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& beside) {
@@ -110,11 +111,11 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   // Forward and backward of each sequence; the loss is a mean over the targets of all of them.
   recording_.set_activity({.name = "forward and backward"});
   store_.zero_gradients();
-  const double targets = std::max(targets_, 1.0);
+  targets_ = std::max(next_targets_, 1.0);
   StepSums sums;
   for (const SequenceTask& task : batch) {
     if (comm_.rank() == 0) sums.visible_pairs += static_cast<double>(task.problem.mask.area());
-    sums.loss += forward_backward(task, targets, &task == &batch.back());
+    sums.loss += forward_backward(task, &task == &batch.back());
   }
   recording_.set_activity(
       {.name = "sum of gradients", .bytes = store_.gradient_bytes(), .collective = true});
@@ -211,7 +212,7 @@ void RankTrainer::rehearse(const SequenceTask& task) {
 
 // Forward and backward of this rank's tokens of one sequence. Adds to the gradients and returns
 // this rank's share of the loss.
-double RankTrainer::forward_backward(const SequenceTask& task, double targets, bool is_last) {
+double RankTrainer::forward_backward(const SequenceTask& task, bool is_last) {
   const plan::Problem& problem = task.problem;
   recording_.begin_problem(problem, to_string(strategy_));
   const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
@@ -237,15 +238,15 @@ double RankTrainer::forward_backward(const SequenceTask& task, double targets, b
     store_.release(unit);
     passes.push_back(std::move(pass));
   }
-  const double loss = passes.back().out.item().toDouble() / targets;
-  backward(std::move(passes), targets, is_last);
+  const double loss = passes.back().out.item().toDouble() / targets_;
+  backward(std::move(passes), is_last);
   store_.check_views();
   return loss;
 }
 
 // From the last unit to the first, each followed by the sum of its gradients.
-void RankTrainer::backward(std::vector<UnitPass> passes, double targets, bool is_last) {
-  at::Tensor grad = at::ones_like(passes.back().out) / targets;
+void RankTrainer::backward(std::vector<UnitPass> passes, bool is_last) {
+  at::Tensor grad = at::ones_like(passes.back().out) / targets_;
   for (int unit = store_.units() - 1; unit >= 0; --unit) {
     const UnitPass pass = std::move(passes.back());
     passes.pop_back();
@@ -273,8 +274,7 @@ std::string RankTrainer::first_not_finite() {
     std::string parameter;
     store_.zero_gradients();
     not_finite_ = &parameter;
-    const double loss =
-        forward_backward(batch_[static_cast<std::size_t>(i)], std::max(targets_, 1.0), false);
+    const double loss = forward_backward(batch_[static_cast<std::size_t>(i)], /*is_last=*/false);
     not_finite_ = nullptr;
     store_.finish_gradients();
     if (microbatch < none || (std::isfinite(loss) && parameter.empty())) continue;
@@ -297,7 +297,7 @@ StepSums RankTrainer::sum_over_ranks(StepSums mine, const std::function<Beside()
   std::array values{mine.loss, mine.visible_pairs,       targets_of(next_batch_), told.stops,
                     told.busy, peak_is_low_ ? 1.0 : 0.0, broken_ ? 1.0 : 0.0};
   comm::all_reduce_sum(world_, std::span(values));
-  targets_ = values[2];
+  next_targets_ = values[2];
   beside_ = {.stops = values[3], .busy = values[4]};
   ranks_above_peak_ = values[5];
   ranks_with_broken_ = values[6];

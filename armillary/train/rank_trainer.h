@@ -91,8 +91,8 @@ class RankTrainer {
   }
   /// This rank's share of the targets of a batch, of which each sequence counts once.
   double targets_of(const std::vector<SequenceTask>& batch) const;
-  double forward_backward(const SequenceTask& task, double targets, bool is_last);
-  void backward(std::vector<UnitPass> passes, double targets, bool is_last);
+  double forward_backward(const SequenceTask& task, bool is_last);
+  void backward(std::vector<UnitPass> passes, bool is_last);
   /// Where a number that is not finite was first, the same text on all ranks. Collective.
   std::string first_not_finite();
   StepSums sum_over_ranks(StepSums mine, const std::function<Beside()>& beside);
@@ -108,9 +108,10 @@ class RankTrainer {
   const Data& data_;
   std::vector<SequenceTask> batch_;       ///< The training batch of this step, or of the last one.
   std::vector<SequenceTask> next_batch_;  ///< Read ahead.
-  double targets_ = 0;                    ///< Of the next step, over all ranks.
-  std::exception_ptr broken_;             ///< Why it could not be read on this rank.
-  double ranks_with_broken_ = 0;          ///< Ranks with such an error.
+  double targets_ = 0;                    ///< Of this step, over all ranks; 1 at least.
+  double next_targets_ = 0;
+  std::exception_ptr broken_;     ///< Why it could not be read on this rank.
+  double ranks_with_broken_ = 0;  ///< Ranks with such an error.
   model::Model& model_;
   cost::ModelCost cost_;
   plan::Strategy strategy_;
