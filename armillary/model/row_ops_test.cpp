@@ -212,6 +212,43 @@ TEST(FusedLinear, OfANormIsTheProductOfTheNorm) {
       {random({2, 9, 32}, 1), random({16, 32}, 2), random({32}, 3)}, "norm");
 }
 
+TEST(FusedLinear, OfALayerNormIsTheProductOfTheNorm) {
+  expect_close(
+      [](const Tensors& t) {
+        return fused_linear(
+            t[0], t[1],
+            {.native_bf16 = false, .norm_weight = t[2], .norm_bias = t[3], .norm_eps = 1e-5});
+      },
+      [](const Tensors& t) {
+        const at::Tensor centred = t[0] - t[0].mean(-1, /*keepdim=*/true);
+        const at::Tensor variance = centred.square().mean(-1, /*keepdim=*/true);
+        return at::linear(centred / (variance + 1e-5).sqrt() * t[2] + t[3], t[1]);
+      },
+      {random({2, 9, 32}, 1), random({16, 32}, 2), random({32}, 3), random({32}, 4)}, "layer norm");
+}
+
+TEST(FusedLinear, AddsABiasToEachProductBeforeItIsHandedOn) {
+  const Tensors values{random({2, 9, 32}, 1), random({16, 32}, 2), random({8, 32}, 3),
+                       random({16}, 4), random({8}, 5)};
+  for (const bool native : {false, true}) {
+    expect_close(
+        [&](const Tensors& t) {
+          // Gradients of results with another sign are those of products times -1.
+          const auto negative = [](std::size_t /*i*/, const at::Tensor& y) { return -y; };
+          const Tensors y = fused_linear(t[0], {t[1], t[2]}, {.native_bf16 = native},
+                                         {.order = {1, 0},
+                                          .biases = {t[3], t[4]},
+                                          .transform = negative,
+                                          .transform_grad = negative});
+          return at::cat({y[0], y[1]}, -1);
+        },
+        [](const Tensors& t) {
+          return -at::cat({at::linear(t[0], t[1], t[3]), at::linear(t[0], t[2], t[4])}, -1);
+        },
+        values, fmt::format("native {}", native));
+  }
+}
+
 /// Forward leaves no memory but its result: no fp32 copy of a bf16 product, and no gelu(x).
 TEST(FusedLinear, KeepsItsInputAlone) {
   CountingAllocator& memory = CountingAllocator::instance();

@@ -130,12 +130,13 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
 TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
   const PackedText packed({std::string(5000, 'a')}, {.seq_len = 2048, .seed = 0});
   model::CountingAllocator& memory = model::CountingAllocator::instance();
-  for (const auto& [model, dtype] :
-       {std::pair("gpt", "float32"), std::pair("gpt", "bfloat16"), std::pair("llama", "float32"),
-        std::pair("llama", "bfloat16")}) {
+  for (const auto& [model, dtype] : {std::pair("gpt", "float32"), std::pair("gpt", "bfloat16"),
+                                     std::pair("llama", "float32"), std::pair("llama", "bfloat16"),
+                                     std::pair("gpt2", "float32"), std::pair("gpt2", "bfloat16")}) {
     for (const std::string& mode : cost::recompute_names()) {
       Recipe recipe = recipe_of(2, "ring", "window:left=64,right=0");
       recipe.model.name = model;
+      recipe.model.max_seq_len = 2048;
       recipe.model.dim = 96;
       recipe.model.n_layers = 6;
       recipe.training.seq_len = 2048;
@@ -156,7 +157,7 @@ TEST(Estimate, MemoryIsThatOfARunWithinAQuarter) {
 
 /// The cost of a recipe's model on devices that multiply bf16, as `advise` takes it.
 cost::ModelCost bf16_cost(const Recipe& recipe) {
-  model::DecoderOptions decoder = model::decoder_options(recipe.model).vocab_size(kVocabSize);
+  model::DecoderOptions decoder = model::decoder_options(recipe.model);
   decoder.dtype(at::kBFloat16)
       .native_bf16(true)
       .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
@@ -239,6 +240,18 @@ TEST(Estimate, AModelHasTheMatricesOfItsShape) {
   EXPECT_EQ(cost.layer_parameters - shape.layer_parameters, 2 * decoder.n_layers() * decoder.dim());
   EXPECT_DOUBLE_EQ(cost.flops(100, 5050), shape.flops(100, 5050));
   EXPECT_EQ(cost.logits, shape.logits);
+}
+
+/// A larger vocabulary is a longer embedding and output matrix, and more logits.
+TEST(Estimate, TheVocabularyIsTheRecipes) {
+  Recipe recipe = recipe_of(2, "ring", "full");
+  const Estimate bytes = estimate(recipe, text());
+  recipe.model.vocab_size = 1000;
+  const Estimate more = estimate(recipe, text());
+  EXPECT_EQ(more.cost.parameters - bytes.cost.parameters, 2 * (1000 - kVocabSize) * 64);
+  EXPECT_EQ(more.cost.matmul_parameters - bytes.cost.matmul_parameters, (1000 - kVocabSize) * 64);
+  EXPECT_EQ(more.cost.logits, 1000);
+  EXPECT_GT(more.memory.transient, bytes.memory.transient);
 }
 
 TEST(Estimate, IsWrittenForReadersAndPrograms) {

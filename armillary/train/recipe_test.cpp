@@ -10,6 +10,7 @@
 #include <string>
 
 #include "armillary/core/error.h"
+#include "armillary/train/packed_text.h"
 #include "armillary/train/recipe_parts.h"
 
 namespace armillary::train {
@@ -71,7 +72,7 @@ TEST(Recipe, KeysOfAnotherModelAreRefused) {
                "name, dim, ", "nearest: model.name = \"llama\"");
   expect_error("[model]\nname = \"llama\"\nmultipleof = 3\n", "'multipleof' is not known",
                "nearest: multiple_of");
-  expect_error("[model]\nname = \"lama\"\n", "r.toml:2: model.name 'lama'", "gpt or llama",
+  expect_error("[model]\nname = \"lama\"\n", "r.toml:2: model.name 'lama'", "gpt, gpt2 or llama",
                "nearest: llama");
   expect_error("[model]\nname = 3\n", "model.name is an integer");
   // A key of a model may stand before model.name, in a file and in settings.
@@ -90,6 +91,40 @@ TEST(Recipe, KeysOfAnotherModelAreRefused) {
   Recipe untouched = parse_recipe("[model]\nname = \"llama\"\n", "r.toml");
   apply_setting(untouched, "model.name=gpt");
   EXPECT_EQ(untouched.model.name, "gpt");
+}
+
+/// gpt2 has learned positions in the place of rotary ones, and another default.
+TEST(Recipe, KeysOfGpt2AreItsOwn) {
+  const std::string gpt2 = "[model]\nname = \"gpt2\"\n";
+  const auto parsed = [&](const std::string& line) {
+    return parse_recipe(gpt2 + line + "\n", "r.toml").model;
+  };
+  EXPECT_EQ(parsed("max_seq_len = 1024").max_seq_len, 1024);
+  EXPECT_TRUE(parsed("").enable_weight_tying);
+  EXPECT_FALSE(parsed("enable_weight_tying = false").enable_weight_tying);
+  expect_error(gpt2 + "rope_theta = 5\n", "r.toml:3: key of [model] 'rope_theta' belongs to ",
+               "max_seq_len or enable_weight_tying is required; nearest: model.name = \"gpt\"");
+  expect_error(gpt2 + "multiple_of = 5\n", "nearest: model.name = \"llama\"");
+  expect_error("[model]\nmax_seq_len = 5\n", "nearest: model.name = \"gpt2\"");
+  expect_error(gpt2 + "max_seq_len = 0\n",
+               "r.toml:3: model.max_seq_len = 0; a value between 1 and 2147483647 is required");
+  const Recipe recipe = parse_recipe(gpt2 + "enable_weight_tying = false\n", "r.toml");
+  EXPECT_EQ(print_recipe(parse_recipe(print_recipe(recipe), "again")), print_recipe(recipe));
+  EXPECT_THAT(print_recipe(recipe), Not(HasSubstr("rope_theta")));
+
+  // A setting that names the model brings its default, unless the recipe has another value.
+  Recipe other;
+  apply_setting(other, "model.name=gpt2");
+  EXPECT_TRUE(other.model.enable_weight_tying);
+  apply_setting(other, "model.name=llama");
+  EXPECT_FALSE(other.model.enable_weight_tying);
+  Recipe tied = with("model.enable_weight_tying=true");
+  apply_setting(tied, "model.name=llama");
+  EXPECT_TRUE(tied.model.enable_weight_tying);
+  Recipe untied = with("model.name=gpt2");
+  apply_setting(untied, "model.enable_weight_tying=false");
+  apply_setting(untied, "training.steps=3");
+  EXPECT_FALSE(untied.model.enable_weight_tying);
 }
 
 TEST(Recipe, KeysOfLlamaHaveTheirRanges) {
@@ -184,6 +219,30 @@ TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
     expect_invalid(std::string("parallelism.") + axis,
                    "mesh: ", "an axis that is not built yet; 1 is required; nearest: ");
   }
+  EXPECT_EQ(Recipe().model.vocab_size, kVocabSize);
+  expect_invalid("model.vocab_size=256",
+                 "recipe: model.vocab_size 256; at least 257, the vocabulary of the data, is "
+                 "required; nearest: 257");
+  validate(with("model.vocab_size=50257"));
+  Recipe own_data = with("model.vocab_size=256");
+  validate(own_data, 256);
+  Recipe gpt2 = with("model.name=gpt2");
+  validate(gpt2);
+  gpt2.model.max_seq_len = 1000;
+  EXPECT_THAT([&] { validate(gpt2); },
+              ThrowsMessage<InvalidArgument>(
+                  "recipe: training.seq_len 4096 with model.max_seq_len 1000; at most max_seq_len, "
+                  "the learned positions, is required; nearest: 1000"));
+  gpt2.training.seq_len = 1000;
+  validate(gpt2);
+  // Heads of an odd width have nothing to rotate.
+  gpt2.model.dim = 99;
+  gpt2.model.n_heads = 3;
+  validate(gpt2);
+  gpt2.model.n_heads = 4;
+  EXPECT_THAT([&] { validate(gpt2); },
+              ThrowsMessage<InvalidArgument>("recipe: model.n_heads 4 with model.dim 99; n_heads "
+                                             "must divide dim; nearest: n_heads 3"));
   expect_invalid("parallelism.strategy=rin", "ring");
   expect_invalid("parallelism.layout=zigzug", "zigzag");
   expect_invalid("parallelism.mask=causl", "causal");
@@ -209,6 +268,9 @@ TEST(Recipe, DefaultRecipeIsValid) {
   EXPECT_GE(recipe.model.n_layers, 4);
   EXPECT_GE(recipe.training.seq_len, 4096);
   EXPECT_EQ(recipe.parallelism.context_parallel_degree, 4);
+  for (const char* other : {"recipes/gpt2.toml", "recipes/llama.toml"}) {
+    validate(load_recipe((root / other).string()));
+  }
 }
 
 /// A recipe with another value for every key.
@@ -224,6 +286,7 @@ n_layers = 3
 n_heads = 4
 n_kv_heads = 5
 hidden_dim = 6
+vocab_size = 27
 norm_eps = 7
 rope_theta = 8
 enable_weight_tying = true
@@ -279,6 +342,7 @@ log_freq = 26
   is(r.model.n_heads, 4, "n_heads");
   is(r.model.n_kv_heads, 5, "n_kv_heads");
   is(r.model.hidden_dim, 6, "hidden_dim");
+  is(r.model.vocab_size, 27, "vocab_size");
   is(r.model.norm_eps, 7, "norm_eps");
   is(r.model.rope_theta, 8, "rope_theta");
   is(r.model.enable_weight_tying, true, "enable_weight_tying");
@@ -331,6 +395,8 @@ TEST(Recipe, EdgesAreLegalAndWhatLiesBeyondIsRefused) {
         RangeEnd{"model.n_heads", "1", "0"},
         RangeEnd{"model.n_kv_heads", "0", "-1"},
         RangeEnd{"model.hidden_dim", "0", "-1"},
+        RangeEnd{"model.vocab_size", "1", "0"},
+        RangeEnd{"model.vocab_size", "2147483647", "2147483648"},
         RangeEnd{"model.norm_eps", "1e-300", "0"},
         RangeEnd{"model.rope_theta", "1e-300", "0"},
         RangeEnd{"training.seq_len", "1", "0"},

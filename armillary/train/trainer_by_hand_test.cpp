@@ -81,6 +81,7 @@ struct RunCase {
   const char* mode = "none";
   bool tied = false;
   const char* model = "gpt";
+  std::int64_t words = kVocabSize;
 };
 
 Recipe run_recipe(const RunCase& example) {
@@ -94,6 +95,8 @@ Recipe run_recipe(const RunCase& example) {
   recipe.model.rope_theta = 100;
   recipe.model.norm_eps = 1e-3;
   recipe.model.enable_weight_tying = example.tied;
+  recipe.model.vocab_size = example.words;
+  recipe.model.max_seq_len = kRunLen;
   recipe.training.seq_len = kRunLen;
   recipe.training.global_batch_size = 2;
   recipe.training.steps = 6;
@@ -119,7 +122,7 @@ constexpr double kRates[] = {0.5, 1, 1, 1, 0.7, 0.4};
 /// Loss and gradient norm of every step.
 std::vector<StepMetrics> plain_run(const Recipe& recipe, const CountingText& text,
                                    const PackedText& packed) {
-  const model::DecoderOptions sizes = model::decoder_options(recipe.model).vocab_size(kVocabSize);
+  const model::DecoderOptions sizes = model::decoder_options(recipe.model);
   model::PlainDecoder model(sizes, model::DecoderReplica(sizes, recipe.training.seed));
   std::map<std::string, at::Tensor> means;
   std::map<std::string, at::Tensor> squares;
@@ -165,6 +168,17 @@ TEST(TrainByHand, LossAndGradientNormAreThoseOfPlainOps) {
            RunCase{.name = "1 rank"},
            RunCase{.name = "1 rank, tied, window", .mask = "window:left=5,right=0", .tied = true},
            RunCase{.name = "3 ranks", .world = 3},
+           RunCase{.name = "gpt2, 1 rank, tied", .tied = true, .model = "gpt2"},
+           RunCase{.name = "gpt2, 2 ranks, recomputed, 301 words",
+           .world = 2,
+           .mode = "full",
+           .model = "gpt2",
+           .words = 301},
+           RunCase{.name = "gpt2, 3 ranks, attention kept, tied",
+           .world = 3,
+           .mode = "attention_output",
+           .tied = true,
+           .model = "gpt2"},
            RunCase{.name = "llama, 1 rank, tied", .tied = true, .model = "llama"},
            RunCase{
                .name = "llama, 3 ranks, recomputed", .world = 3, .mode = "full", .model = "llama"},

@@ -102,6 +102,33 @@ TEST(Train, TiedWeightsAndAWindowEqualOneRank) {
   expect_equal_to_one_rank(recipe, {{3, "ring", "balanced"}});
 }
 
+/// The model of GPT-2, which has learned positions, with and without an output matrix of its own.
+TEST(Train, Gpt2EqualsOneRank) {
+  Recipe recipe = small_recipe();
+  recipe.model.name = "gpt2";
+  recipe.model.max_seq_len = 50;
+  recipe.training.steps = 10;
+  for (const bool tied : {true, false}) {
+    recipe.model.enable_weight_tying = tied;
+    expect_equal_to_one_rank(recipe, {{2, "ring", "contiguous"}, {3, "allgather", "striped"}});
+  }
+  // Ranks without tokens.
+  recipe.training.steps = 20;
+  recipe.training.seq_len = 3;
+  expect_equal_to_one_rank(recipe, {{5, "ring", "zigzag"}});
+}
+
+/// Words that the data do not have are never labels, and their number need not divide by anything.
+TEST(Train, AVocabularyOfAnySizeEqualsOneRank) {
+  Recipe recipe = small_recipe();
+  recipe.training.steps = 5;
+  for (const bool tied : {false, true}) {
+    recipe.model.enable_weight_tying = tied;
+    recipe.model.vocab_size = 311;
+    expect_equal_to_one_rank(recipe, {{2, "ring", "zigzag"}, {3, "ring", "zigzag"}});
+  }
+}
+
 // The recipe is written for 4 ranks, for which the tuner would choose what 5 ranks cannot run.
 TEST(Train, AnAutomaticStrategyIsChosenForTheRanksOfTheMesh) {
   Recipe recipe = small_recipe();
@@ -326,7 +353,8 @@ TEST(Train, DataThatDoNotFitAreRefusedBeforeTheirStep) {
   };
   EXPECT_THAT(train_on(kVocabSize + 1, {}),
               ThrowsMessage<InvalidArgument>(
-                  "train: data with a vocabulary of 258; at most 257, the model's, is required"));
+                  "recipe: model.vocab_size 257; at least 258, the vocabulary of the data, is "
+                  "required; nearest: 258"));
   EXPECT_EQ(steps, 0);
   EXPECT_THAT(train_on(4, sequence_of({1, 2}, {2, 3}, {2})),
               ThrowsMessage<InvalidArgument>(

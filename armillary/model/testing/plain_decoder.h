@@ -49,6 +49,7 @@ class PlainDecoder {
   at::Tensor loss(const at::Tensor& tokens_L, const at::Tensor& labels_L,
                   const at::Tensor& visible_LL) const {
     at::Tensor x_LE = at::embedding(of("tok_embeddings"), tokens_L);
+    if (learns_positions()) x_LE = x_LE + of("pos_embeddings").narrow(0, 0, tokens_L.size(0));
     for (std::int64_t i = 0; i < sizes_.n_layers(); ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";
       x_LE = x_LE + attention(layer, norm(layer + "attention_norm", x_LE), visible_LL);
@@ -64,20 +65,33 @@ class PlainDecoder {
     return parameters_.at(module + ".weight");
   }
 
+  bool learns_positions() const { return sizes_.max_seq_len() > 0; }
+
   at::Tensor norm(const std::string& name, const at::Tensor& x_LE) const {
-    return at::rms_norm(x_LE, {sizes_.dim()}, of(name), sizes_.norm_eps());
+    if (sizes_.norm() == NormKind::Rms) {
+      return at::rms_norm(x_LE, {sizes_.dim()}, of(name), sizes_.norm_eps());
+    }
+    const at::Tensor centred_LE = x_LE - x_LE.mean(1, /*keepdim=*/true);
+    const at::Tensor variance_LO = centred_LE.square().mean(1, /*keepdim=*/true);
+    return centred_LE / (variance_LO + sizes_.norm_eps()).sqrt() * of(name) +
+           parameters_.at(name + ".bias");
+  }
+
+  at::Tensor linear(const at::Tensor& x_LE, const std::string& name) const {
+    const at::Tensor product = at::linear(x_LE, of(name));
+    return sizes_.bias() ? product + parameters_.at(name + ".bias") : product;
   }
 
   at::Tensor feed_forward(const std::string& name, const at::Tensor& x_LE) const {
-    const at::Tensor hidden = at::linear(x_LE, of(name + "w1"));
+    const at::Tensor hidden = linear(x_LE, name + "w1");
     const bool swiglu = sizes_.feed_forward() == FeedForwardKind::SwiGlu;
-    return at::linear(
-        swiglu ? at::silu(hidden) * at::linear(x_LE, of(name + "w3")) : at::gelu(hidden),
-        of(name + "w2"));
+    return linear(swiglu ? at::silu(hidden) * linear(x_LE, name + "w3") : at::gelu(hidden),
+                  name + "w2");
   }
 
-  /// Pairs (x_i, x_{i + D/2}) as complex numbers, times e^(i angle).
+  /// Pairs (x_i, x_{i + D/2}) as complex numbers, times e^(i angle); unless positions are learned.
   at::Tensor rotated(const at::Tensor& x_LHD) const {
+    if (learns_positions()) return x_LHD;
     const std::int64_t half = x_LHD.size(2) / 2;
     const auto pairs = at::complex(x_LHD.narrow(2, 0, half), x_LHD.narrow(2, half, half));
     const auto periods = at::exp(at::arange(half, at::kDouble) *
@@ -90,7 +104,7 @@ class PlainDecoder {
   at::Tensor attention(const std::string& layer, const at::Tensor& x_LE,
                        const at::Tensor& visible_LL) const {
     const auto heads = [&](const char* matrix) {
-      return at::linear(x_LE, of(layer + "attention." + matrix))
+      return linear(x_LE, layer + "attention." + matrix)
           .unflatten(1, {-1, sizes_.dim() / sizes_.n_heads()});
     };
     const auto by_head = [&](const at::Tensor& x_LHD) {
@@ -101,7 +115,7 @@ class PlainDecoder {
     const at::Tensor out = at::scaled_dot_product_attention(by_head(rotated(heads("wq"))),
                                                             by_head(rotated(heads("wk"))),
                                                             by_head(heads("wv")), visible_LL);
-    return at::linear(out.squeeze(0).transpose(0, 1).flatten(1), of(layer + "attention.wo"));
+    return linear(out.squeeze(0).transpose(0, 1).flatten(1), layer + "attention.wo");
   }
 
   DecoderOptions sizes_;

@@ -83,6 +83,39 @@ TEST(ModelFolder, GivesBackEveryBitInOneFileOrSeveral) {
   }
 }
 
+/// gpt2 with its names, and a vocabulary that is not that of bytes.
+TEST(ModelFolder, HasEveryParameterOfGpt2AndAnyVocabulary) {
+  Recipe recipe = small_recipe();
+  recipe.model.name = "gpt2";
+  recipe.model.enable_weight_tying = true;
+  recipe.model.max_seq_len = 60;
+  recipe.model.vocab_size = 301;
+  const DrawnReplica written(recipe, 1);
+  const ScratchFolder folder;
+  const nlohmann::json config = config_of(recipe, FolderFormat::Armillary);
+  EXPECT_EQ(config["vocab_size"], 301);
+  EXPECT_EQ(config["model"]["max_seq_len"], 60);
+  write_model_folder(folder.path("m"), FolderFormat::Armillary, config, written.parameters());
+  const DrawnReplica read(recipe, 2);
+  load_parameters(folder.path("m"), recipe.model, read.store.pieces());
+  EXPECT_TRUE(equal_parameters(read, written));
+
+  EXPECT_THAT([&] { config_of(recipe); },
+              ThrowsMessage<InvalidArgument>(
+                  "export: model.name gpt2 in format hf; llama, which transformers has too, is "
+                  "required; nearest: --format armillary"));
+  const auto refused = [&](const auto& change, const std::string& text) {
+    Recipe other = recipe;
+    change(other.model);
+    EXPECT_THAT([&] { load_parameters(folder.path("m"), other.model, read.store.pieces()); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(text)));
+  };
+  refused([](model::ModelOptions& model) { model.vocab_size = 257; },
+          "has vocab_size = 301; 257, that of the recipe, is required");
+  refused([](model::ModelOptions& model) { model.max_seq_len = 50; },
+          "has model.max_seq_len = 60; 50, that of the recipe, is required");
+}
+
 TEST(ModelFolder, FilesAreNumberedAndSmallEnough) {
   const ScratchFolder folder;
   const Recipe recipe = small_llama();
@@ -141,6 +174,9 @@ TEST(ModelConfig, WhatDecidesTheResultMustBeTheRecipes) {
   refused("hidden_size", 64, "hidden_size = 64; 32, that of the recipe, is required");
   refused("hidden_size", none, "hidden_size = null; 32");
   refused("vocab_size", 32000, "vocab_size = 32000; 257");
+  Recipe wide = recipe;
+  wide.model.vocab_size = 32000;
+  check_config("c.json", changed_config(recipe, "vocab_size", 32000), wide.model);
   refused("hidden_act", "gelu", "hidden_act = \"gelu\"; \"silu\"");
   refused("attention_bias", true, "attention_bias = true; false");
   refused("tie_word_embeddings", true, "tie_word_embeddings = true; false");
