@@ -73,18 +73,23 @@ def _config_of(model: dict[str, Any], tokens: int) -> Any:
             f"check: model.dim {dim}, n_heads {heads}, n_kv_heads {kv_heads}; n_heads that divide dim, and "
             "n_kv_heads that divide n_heads, are required"
         )
-    shape: dict[str, Any] = {"vocab_size": 256, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    shape: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    shape["vocab_size"] = model.get("vocab_size", 257)
     name = model.get("name", "gpt")
-    if name == "gpt":
+    if name in ("gpt", "gpt2"):
         if kv_heads != heads:
             raise InvalidArgument(
-                f"check: model.name is gpt, and n_kv_heads is {kv_heads}: the GPT of transformers has as "
+                f"check: model.name is {name}, and n_kv_heads is {kv_heads}: the GPT of transformers has as "
                 f'many as n_heads, {heads}; those, or name = "llama", are required'
             )
         shape |= {"n_embd": dim, "n_layer": model.get("n_layers", 4), "n_head": heads, "n_positions": tokens}
+        if name == "gpt2":
+            shape["layer_norm_epsilon"] = float(model.get("norm_eps", 1e-5))
+            shape["tie_word_embeddings"] = model.get("enable_weight_tying", True)
         return transformers.GPT2Config(**shape, n_inner=hidden or None)
     if name != "llama":
-        raise InvalidArgument(f"check: model.name is {name!r}; gpt, llama or model.hf_folder is required")
+        required = "gpt, gpt2, llama or model.hf_folder is required"
+        raise InvalidArgument(f"check: model.name is {name!r}; {required}")
     multiple = model.get("multiple_of", 256)
     if not hidden:
         width = int(model.get("ffn_dim_multiplier", 1.0) * (8 * dim // 3))

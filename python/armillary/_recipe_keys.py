@@ -11,8 +11,8 @@ from armillary.errors import InvalidArgument
 #: Keys of a recipe of `armillary train`, and hf_folder, by section.
 KEYS = {
     "job": "dump_folder description",
-    "model": """name dim n_layers n_heads n_kv_heads hidden_dim norm_eps rope_theta enable_weight_tying
-        multiple_of ffn_dim_multiplier hf_folder""",
+    "model": """name dim n_layers n_heads n_kv_heads hidden_dim vocab_size norm_eps rope_theta max_seq_len
+        enable_weight_tying multiple_of ffn_dim_multiplier hf_folder""",
     "training": """dataset_path dataset_extensions seq_len global_batch_size local_batch_size steps max_norm
         mixed_precision_param loss_chunk_tokens seed check_replicas""",
     "activation_checkpoint": "mode",
@@ -31,6 +31,8 @@ _SIZES = {
     "n_heads": 1,
     "n_kv_heads": 0,
     "hidden_dim": 0,
+    "vocab_size": 1,
+    "max_seq_len": 1,
     "multiple_of": 1,
     "seq_len": 1,
 }

@@ -74,7 +74,7 @@ def test_recipe_over_ranks(tmp_path):
 @pytest.mark.parametrize(
     ("recipe", "match"),
     [
-        ("[model]\nname = 'mamba'", "model.name is 'mamba'; gpt, llama or model.hf_folder is required"),
+        ("[model]\nname = 'mamba'", "model.name is 'mamba'; gpt, gpt2, llama or model.hf_folder is"),
         ("model = 5", "check: model is no section; [model] with keys is required"),
         ("[paralelism]", "section 'paralelism' is not known; job, model, training, "),
         ("[paralelism]", "nearest: parallelism"),
@@ -112,13 +112,16 @@ def test_the_shape_of_a_recipe_is_that_of_the_program():
     config = _config_of(keys | {"hidden_dim": 48, "enable_weight_tying": True}, 16)
     assert (config.num_key_value_heads, config.intermediate_size) == (8, 48)
     assert config.rms_norm_eps == 1e-3 and config.tie_word_embeddings
+    config = _config_of({"name": "gpt2", "vocab_size": 301, "norm_eps": 1e-3, "hidden_dim": 48}, 16)
+    assert (config.vocab_size, config.n_inner, config.n_positions) == (301, 48, 16)
+    assert config.layer_norm_epsilon == 1e-3 and config.tie_word_embeddings
     # As llama_test.cpp has them.
     for dim, multiple, factor, width in ((4096, 256, 1.0, 11008), (4096, 1024, 1.3, 14336)):
         shape = {"dim": dim, "n_heads": 32, "multiple_of": multiple, "ffn_dim_multiplier": factor}
         assert _config_of({"name": "llama"} | shape, 16).intermediate_size == width
 
 
-@pytest.mark.parametrize("recipe", ["default", "llama"])
+@pytest.mark.parametrize("recipe", ["default", "gpt2", "llama"])
 def test_recipes_of_the_project_are_read(recipe):
     _read(str(pathlib.Path(__file__).parents[2] / f"recipes/{recipe}.toml"))
 

@@ -214,7 +214,8 @@ def test_bad_folders_are_refused_with_the_tensor(trained, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("recipe", "form"), [("llama", "hf"), ("llama", "armillary"), ("default", "armillary")]
+    ("recipe", "form"),
+    [("llama", "hf"), ("llama", "armillary"), ("default", "armillary"), ("gpt2", "armillary")],
 )
 def test_a_run_begins_with_the_parameters_of_a_folder(tmp_path, recipe, form):
     output_of(command(tmp_path / "first", recipe=recipe))
