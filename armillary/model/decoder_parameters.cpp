@@ -1,3 +1,5 @@
+// decoder_parameters.cpp: the list in the order of checkpoints: the tables of words and positions,
+// layer by layer the norms and the matrices with their biases, the last norm, the output matrix.
 #include "armillary/model/decoder_parameters.h"
 
 #include <cmath>
