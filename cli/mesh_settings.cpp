@@ -16,6 +16,7 @@ std::vector<std::string> mesh_settings(const tune::Advised& advised) {
   return {
       fmt::format("parallelism.data_parallel_shard_degree={}", parallelism.mesh.dp),
       fmt::format("parallelism.context_parallel_degree={}", parallelism.mesh.cp),
+      fmt::format("parallelism.tensor_parallel_degree={}", parallelism.mesh.tp),
       fmt::format("parallelism.zero={}", parallelism.zero),
       fmt::format("parallelism.strategy={}", to_string(advised.attention.strategy)),
       fmt::format("parallelism.layout={}", to_string(advised.attention.layout)),
@@ -24,9 +25,7 @@ std::vector<std::string> mesh_settings(const tune::Advised& advised) {
 }
 
 const tune::Advised* fastest_to_train(const tune::Advice& advice) {
-  const auto runs = [](const tune::Advised& advised) {
-    return advised.parallelism.mesh.tp == 1 && advised.parallelism.mesh.pp == 1;
-  };
+  const auto runs = [](const tune::Advised& advised) { return advised.parallelism.mesh.pp == 1; };
   const auto fastest = std::ranges::find_if(advice.meshes, runs);
   return fastest == advice.meshes.end() ? nullptr : &*fastest;
 }
@@ -47,9 +46,8 @@ tune::Advised choose_mesh(std::string_view text, const cost::Step& step) {
   const tune::Advised* const fastest = fastest_to_train(advice);
   if (fastest == nullptr) {
     fail<InvalidArgument>(
-        "--mesh: every mesh that fits on {} has tensor or pipeline parallelism, which are not "
-        "built "
-        "yet; the fastest is {}",
+        "--mesh: every mesh that fits on {} has pipeline parallelism, which is not built yet; "
+        "the fastest is {}",
         text.substr(kAuto.size()), to_string(advice.meshes.front()));
   }
   return *fastest;

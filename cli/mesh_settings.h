@@ -12,8 +12,8 @@ namespace armillary::cli {
 /// "parallelism.zero=1" and the others, a key each.
 std::vector<std::string> mesh_settings(const tune::Advised& advised);
 
-/// The fastest mesh that `armillary train` can run: without tensor and pipeline parallelism, which
-/// are not built yet. Null: none fits.
+/// The fastest mesh that `armillary train` can run: without pipeline parallelism, which is not
+/// built yet. Null: none fits.
 const tune::Advised* fastest_to_train(const tune::Advice& advice);
 
 /// The mesh for a step of so many sequences on the cluster of `auto:CLUSTER`.

@@ -19,7 +19,8 @@ DecoderOptions decoder_options(const ModelOptions& options, const ModelRun& run)
   return model::decoder_options(options)
       .dtype(run.dtype)
       .recompute(run.recompute)
-      .loss_chunk_tokens(run.loss_chunk_tokens);
+      .loss_chunk_tokens(run.loss_chunk_tokens)
+      .keep_gathered_inputs(run.keep_gathered_inputs);
 }
 
 /// The heads divide dim, evenly if positions are rotary.

@@ -37,6 +37,7 @@ struct ModelRun {
   at::ScalarType dtype = at::kFloat;  ///< Dtype of activations and products: kFloat or kBFloat16.
   cost::Recompute recompute = cost::Recompute::None;
   std::int64_t loss_chunk_tokens = 1024;  ///< Tokens whose logits exist at the same time.
+  bool keep_gathered_inputs = false;      ///< As in DecoderOptions.
 };
 
 /// Cost of the named model; makes no tensors. Requires check_model, as all below.

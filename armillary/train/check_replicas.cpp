@@ -1,5 +1,7 @@
 #include "armillary/train/check_replicas.h"
 
+#include <algorithm>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -33,6 +35,10 @@ void expect_equal_replicas(const Replicas& replicas, const Store& store, std::in
   const std::vector<Store::Held> held = store.held_values();
   if (store.zero() < 3 && replicas.sharded != nullptr) expect_equal(*replicas.sharded, held, step);
   if (replicas.copies != nullptr) expect_equal(*replicas.copies, held, step);
+  if (replicas.tp == nullptr || replicas.tp->world() == 1 || store.zero() == 3) return;
+  std::vector<Store::Held> along_tp;
+  std::ranges::copy_if(held, std::back_inserter(along_tp), &Store::Held::along_tp);
+  expect_equal(*replicas.tp, along_tp, step);
 }
 
 }  // namespace armillary::train

@@ -34,7 +34,8 @@ std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
 /// A sequence and the ranks that share it.
 struct PlannedSequence {
   plan::Planner planner;
-  std::int64_t first_rank = 0;
+  std::int64_t first_rank = 0;  ///< Others follow at this distance.
+  std::int64_t stride = 1;
 };
 
 /// Adds one pass of one sequence to `pass`. Returns the slot bytes of the rank that has most.
@@ -44,8 +45,8 @@ std::int64_t add_pass(PassTraffic& pass, const PlannedSequence& sequence, std::i
   std::int64_t peak = 0;
   for (plan::Rank rank = 0; rank < planner.problem().world; ++rank) {
     const plan::Traffic moved = plan::traffic(planner.problem(), planner.blocks(), program(rank));
-    pass.sent_bytes_per_rank[static_cast<std::size_t>(sequence.first_rank + rank)] +=
-        layers * moved.sent_bytes;
+    pass.sent_bytes_per_rank[static_cast<std::size_t>(
+        sequence.first_rank + rank * sequence.stride)] += layers * moved.sent_bytes;
     pass.steps = std::max(pass.steps, moved.steps);
     peak = std::max(peak, moved.peak_slot_bytes);
   }
@@ -110,8 +111,19 @@ double gathered_bytes(const Division& division, const cost::ModelCost& cost) {
   if (division.zero < 2 || division.shares() == 1) return 0;
   const std::int64_t layers = std::max<std::int64_t>(cost.attention.layers, 1);
   const std::int64_t unit =
-      std::max(cost.layer_parameters / layers, cost.parameters - cost.layer_parameters);
+      std::max(cost.layer_parameters / layers, cost.parameters - cost.layer_parameters) /
+      division.mesh.tp;
   return 2.0 * (division.zero == 3 ? 8 : 4) * static_cast<double>(unit);
+}
+
+/// Bytes that each rank sends along tp in so many passes of its tokens: gathers and scatters of
+/// all inputs of a layer, of embedding and head (Megatron's TP-sp, arXiv:2205.05198).
+std::int64_t tensor_sent_bytes(const Division& division, const Recipe& recipe,
+                               const cost::ModelCost& cost, std::int64_t tokens) {
+  const std::int64_t again = recipe.parallelism.tensor_parallel_keep_inputs ? 0 : 2;
+  const std::int64_t repeated = recipe.activation_checkpoint.mode == "none" ? 0 : 4;
+  const std::int64_t times = cost.attention.layers * (8 + again + repeated) + 4;
+  return times * tokens * cost.bytes.input * (division.mesh.tp - 1) / division.mesh.tp;
 }
 
 /// Bytes as MiB, for a reader.
@@ -162,7 +174,8 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   const Division division(recipe.parallelism);
   const std::int64_t world = division.mesh.ranks();
   const std::int64_t local_batch = recipe.training.global_batch_size / division.mesh.dp;
-  result.gradient_sent_bytes = parameter_sent_bytes(division, cost.parameters, local_batch);
+  result.gradient_sent_bytes =
+      parameter_sent_bytes(division, cost.parameters / division.mesh.tp, local_batch);
   result.forward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   result.backward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   for (const std::string& name : cost::recompute_names()) {
@@ -172,17 +185,21 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 
   // Plans of every sequence.
   std::int64_t most_tokens = 0;
-  result.attention = chosen_strategy(recipe, cost.attention, division.mesh.cp);
+  result.attention = chosen_strategy(recipe, heads_along_tp(cost.attention, 0, division.mesh.tp),
+                                     division.mesh.cp);
   for (std::int64_t i = 0; i < recipe.training.global_batch_size; ++i) {
     const Sequence sequence =
         checked_sequence(data, i, {.seq_len = recipe.training.seq_len, .fields = {}});
     const plan::Mask mask = sequence_mask(recipe.parallelism.mask, sequence.documents);
-    const PlannedSequence planned{
-        plan::Planner(attention_problem(recipe, result.cost.attention, mask),
-                      result.attention.strategy),
-        i / local_batch * division.mesh.cp};
-    add_plan(result, planned);
-    most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planned.planner.problem()));
+    const int tp = division.mesh.tp;
+    for (int index = 0; index < tp; ++index) {
+      const PlannedSequence planned{
+          plan::Planner(attention_problem(recipe, heads_along_tp(cost.attention, index, tp), mask),
+                        result.attention.strategy),
+          i / local_batch * division.mesh.cp * tp + index, tp};
+      add_plan(result, planned);
+      most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planned.planner.problem()));
+    }
     result.visible_pairs += mask.area();
   }
 
@@ -191,12 +208,12 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   for (PolicyCost& policy : result.policies) {
     policy.more_flops =
         cost::flops_again(cost, policy.policy, tokens_of_step(recipe), result.visible_pairs);
-    cost::StepMemory memory =
-        cost::step_memory({.model = cost, .seq = recipe.training.seq_len, .batch = local_batch},
-                          {.mesh = {.cp = static_cast<int>(division.shares())},
-                           .zero = division.zero,
-                           .recompute = policy.policy},
-                          result.memory.attention, kBytes, static_cast<double>(most_tokens));
+    cost::StepMemory memory = cost::step_memory(
+        {.model = cost, .seq = recipe.training.seq_len, .batch = local_batch},
+        {.mesh = {.cp = static_cast<int>(division.shares()), .tp = division.mesh.tp},
+         .zero = division.zero,
+         .recompute = policy.policy},
+        result.memory.attention, kBytes, static_cast<double>(most_tokens));
     policy.activation_bytes = static_cast<std::int64_t>(memory.activations + memory.transient);
     if (policy.policy != model::parse_recompute(mode)) continue;
     if (recipe.checkpoint.enable) {
@@ -206,6 +223,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
     memory.gathered = gathered_bytes(division, cost);
     result.memory = memory;
   }
+  result.tensor_sent_bytes = tensor_sent_bytes(division, recipe, cost, local_batch * most_tokens);
   return result;
 }
 
@@ -218,6 +236,10 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
           : fmt::format(", copy for a checkpoint about {:.2f}", mib(memory.checkpoint));
   const std::string gathered =
       memory.gathered == 0 ? "" : fmt::format(", gathered {:.2f}", mib(memory.gathered));
+  const std::string tensor =
+      estimate.tensor_sent_bytes == 0
+          ? ""
+          : fmt::format("  tensor parallelism {:.2f} MiB\n", mib(estimate.tensor_sent_bytes));
   const std::string& reason = estimate.attention.reason;
   // Arguments in the order of the lines.
   return fmt::format(
@@ -227,7 +249,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "sent a step by the busiest rank\n"
       "  forward   {}\n"
       "  backward  {}\n"
-      "  {} {:.2f} MiB\n"
+      "{}  {} {:.2f} MiB\n"
       "memory of the largest rank: {:.2f} MiB\n"
       "  parameters {:.2f}, gradients {:.2f}, {} {:.2f}{}, attention slots {:.2f}, activations "
       "about {:.2f}{} MiB\n{}",
@@ -237,7 +259,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       to_string(estimate.attention.strategy), recipe.parallelism.layout, recipe.parallelism.mask,
       recipe.parallelism.transfer_dtype, count_of(mesh_of(recipe.parallelism).ranks(), "rank"),
       reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
-      largest(estimate.backward),
+      largest(estimate.backward), tensor,
       recipe.parallelism.zero == 0 ? "gradients" : "gradients, parameters",
       mib(estimate.gradient_sent_bytes), mib(memory.total()), mib(memory.parameters),
       mib(memory.gradients), recipe.optimizer.name, mib(memory.optimizer), gathered,
@@ -269,6 +291,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
           {"forward", to_json(estimate.forward)},
           {"backward", to_json(estimate.backward)},
           {"gradient_sent_bytes", estimate.gradient_sent_bytes},
+          {"tensor_sent_bytes", estimate.tensor_sent_bytes},
           {"activation_checkpoint",
            {{"mode", recipe.activation_checkpoint.mode}, {"policies", policies}}},
           {"memory_bytes",

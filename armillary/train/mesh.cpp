@@ -9,7 +9,7 @@
 namespace armillary::train {
 
 void check_built(const MeshShape& shape) {
-  for (const MeshAxis axis : {MeshAxis::Pp, MeshAxis::Tp}) {
+  for (const MeshAxis axis : {MeshAxis::Pp}) {
     if (shape.size(axis) == 1) continue;
     const std::string_view name = to_string(axis);
     fail<InvalidArgument>(

@@ -1,5 +1,6 @@
 // mesh.h: the axes of a mesh (core/mesh_shape.h) that the trainer uses: dp, whose ranks share the
-// sequences of a step, and cp, whose ranks share the tokens of each sequence.
+// sequences of a step, cp, whose ranks share the tokens of each sequence, and tp, whose ranks share
+// matrices.
 #pragma once
 
 #include "armillary/core/mesh_shape.h"
@@ -7,7 +8,7 @@
 
 namespace armillary::train {
 
-/// @throws InvalidArgument if pp or tp, which are not built yet, are not 1.
+/// @throws InvalidArgument if pp, which are not built yet, are not 1.
 void check_built(const MeshShape& shape);
 
 /// @throws InvalidArgument unless the ranks along dp share the sequences of a step equally, each in

@@ -16,8 +16,7 @@ TEST(Mesh, AxesThatAreNotBuiltAreRefused) {
   expect_mesh_refused({.pp = 2},
                       "mesh: pp 2, an axis that is not built yet; 1 is required; nearest: pp 1");
   check_built({.dp = 3, .cp = 2});
-  expect_mesh_refused({.tp = 0},
-                      "mesh: tp 0, an axis that is not built yet; 1 is required; nearest: tp 1");
+  check_built({.cp = 2, .tp = 2});
 }
 
 TEST(Mesh, ABatchIsSharedEqually) {

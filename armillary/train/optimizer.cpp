@@ -55,13 +55,14 @@ Optimizer::Optimizer(std::vector<Piece> pieces, const OptimizerOptions& options)
     : pieces_(std::move(pieces)), options_(options) {}
 
 // As torch's clip_grad_norm_: gradients that are small enough stay as they are.
-double Optimizer::clip(double max_norm, comm::Communicator* owners) {
+double Optimizer::clip(double max_norm, std::span<comm::Communicator* const> owners) {
   SquareSum squares;
   for (const Piece& piece : pieces_) {
+    if (piece.is_copy) continue;
     squares.add(
         {piece.gradient.const_data_ptr<float>(), static_cast<std::size_t>(piece.gradient.numel())});
   }
-  if (owners != nullptr) squares = sum_over(*owners, squares);
+  for (comm::Communicator* const group : owners) squares = sum_over(*group, squares);
   const double norm = std::sqrt(squares.total());
   const double scale = max_norm / (norm + 1e-6);  // torch's epsilon
   if (scale < 1) {

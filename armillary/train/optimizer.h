@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
@@ -22,9 +23,10 @@ class Optimizer {
 
   /// Scales all gradients so that their 2-norm is at most `max_norm`, as torch's clip_grad_norm_
   /// does. Returns the norm before, NaN if a gradient is not finite: that of the pieces of all
-  /// ranks of `owners`, each element once, with the same bits however they are cut (square_sum.h).
-  /// Null: this rank has all. Collective over `owners`: an all_gather of 4 KiB a rank.
-  double clip(double max_norm, comm::Communicator* owners = nullptr);
+  /// ranks of all `owners`, each element once, with the same bits however they are cut
+  /// (square_sum.h). None: this rank has all. Collective over each of the groups: an all_gather of
+  /// 4 KiB a rank.
+  double clip(double max_norm, std::span<comm::Communicator* const> owners = {});
 
   /// One step of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2), or of Adam, whose
   /// weight decay is added to the gradient, with learning rate `lr`, in one pass over memory.

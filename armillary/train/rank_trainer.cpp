@@ -38,6 +38,7 @@
 #include "armillary/train/checkpoint/write.h"
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/same_recipe.h"
+#include "armillary/train/tensor_parallel_over_ranks.h"
 
 namespace armillary::train {
 namespace {
@@ -68,8 +69,13 @@ RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data
       data_(data),
       model_(model),
       cost_(model.cost()),
-      strategy_(chosen_strategy(recipe, cost_.attention, comm_).strategy),
+      attention_(
+          heads_along_tp(cost_.attention, mesh.index(MeshAxis::Tp), mesh.size(MeshAxis::Tp))),
+      strategy_(chosen_strategy(recipe, attention_, comm_).strategy),
       groups_(mesh, recipe.parallelism),
+      tensor_parallel_(groups_.replicas().tp == nullptr
+                           ? nullptr
+                           : tensor_parallel_over_ranks(*groups_.replicas().tp)),
       store_(model, recipe.training.seed, groups_.replicas()),
       optimizer_(store_.pieces(), recipe.optimizer),
       rates_(rates_of(recipe).rates),
@@ -80,16 +86,19 @@ void RankTrainer::load_parameters_of(const std::string& folder) {
 }
 
 std::vector<SavedTensor> RankTrainer::saved() const {
+  std::vector<Piece> pieces = store_.pieces();
+  std::erase_if(pieces, [](const Piece& piece) { return piece.is_copy; });
   std::vector<SavedTensor> tensors;
-  for (const StateTensor& tensor : state()) tensors.push_back(tensor.saved());
+  for (const StateTensor& tensor : state_of(pieces)) tensors.push_back(tensor.saved());
   // Ranks that hold the same tensors share them.
-  if (store_.zero() == 0) return share_of(tensors, world_.rank(), world_.world());
-  const comm::Communicator* const copies = groups_.replicas().copies;
-  return copies == nullptr ? tensors : share_of(tensors, copies->rank(), copies->world());
+  const Replicas& replicas = groups_.replicas();
+  const comm::Communicator* const alike =
+      store_.zero() == 0 && replicas.copies == nullptr ? replicas.sharded : replicas.copies;
+  return alike == nullptr ? tensors : share_of(tensors, alike->rank(), alike->world());
 }
 
 void RankTrainer::begin_after(std::int64_t steps) {
-  expect_same_parameters(world_, store_.digest());
+  expect_same_parameters(mesh_.replicas(), store_.digest());
   store_.gather_values();
   optimizer_.resume_after(steps);
   if (steps == recipe_.training.steps) return;
@@ -114,7 +123,7 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   targets_ = std::max(next_targets_, 1.0);
   StepSums sums;
   for (const SequenceTask& task : batch) {
-    if (comm_.rank() == 0) sums.visible_pairs += static_cast<double>(task.problem.mask.area());
+    if (counts()) sums.visible_pairs += static_cast<double>(task.problem.mask.area());
     sums.loss += forward_backward(task, &task == &batch.back());
   }
   recording_.set_activity(
@@ -126,8 +135,10 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
 
   recording_.set_activity({.name = "optimizer"});
   // Update. Loss and norm are equal on all ranks, so all of them fail or none.
-  const double grad_norm = optimizer_.clip(
-      recipe_.training.max_norm, store_.zero() == 0 ? nullptr : groups_.replicas().sharded);
+  std::vector<comm::Communicator*> owners;
+  if (store_.zero() > 0) owners.push_back(groups_.replicas().sharded);
+  if (tensor_parallel_) owners.push_back(groups_.replicas().tp);
+  const double grad_norm = optimizer_.clip(recipe_.training.max_norm, owners);
   if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
     fail<Error>(
         "train: loss {} and grad_norm {} in step {}; finite numbers are required; {}; lower "
@@ -163,7 +174,7 @@ std::vector<SequenceTask> RankTrainer::read_batch(std::int64_t step) const {
   for (std::int64_t i = first; i < first + local_batch(); ++i) {
     Sequence sequence = checked_sequence(data_, i, {recipe_.training.seq_len, model_.fields()});
     const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
-    plan::Problem problem = attention_problem(recipe_, cost_.attention, mask);
+    plan::Problem problem = attention_problem(recipe_, attention_, mask);
     problem.world = comm_.world();
     const std::uint64_t digest = digest_of(sequence);
     batch.push_back({std::move(sequence), std::move(problem), digest});
@@ -189,7 +200,7 @@ void RankTrainer::read_ahead(std::int64_t step) {
 double RankTrainer::targets_of(const std::vector<SequenceTask>& batch) const {
   std::int64_t targets = 0;
   for (const SequenceTask& task : batch) targets += model_.targets(task.sequence.fields);
-  return comm_.rank() == 0 ? static_cast<double>(targets) : 0;
+  return counts() ? static_cast<double>(targets) : 0;
 }
 
 // Runs the units on no tokens and without the other ranks, so that a unit that uses what it has not
@@ -226,7 +237,8 @@ double RankTrainer::forward_backward(const SequenceTask& task, bool is_last) {
                                            .strategy = to_string(strategy_),
                                            .transfer_dtype = problem.transfer_dtype,
                                            .sequence = task.digest,
-                                           .proofs = recipe_.parallelism.proofs})};
+                                           .proofs = recipe_.parallelism.proofs}),
+      .tensor_parallel = tensor_parallel_};
   std::vector<UnitPass> passes;
   for (int unit = 0; unit < store_.units(); ++unit) {
     const model::Weights weights = store_.use(unit);

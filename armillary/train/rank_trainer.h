@@ -89,7 +89,9 @@ class RankTrainer {
   std::int64_t local_batch() const {
     return recipe_.training.global_batch_size / mesh_.size(MeshAxis::Dp);
   }
-  /// This rank's share of the targets of a batch, of which each sequence counts once.
+  /// Whether this rank counts the sequences that it reads; others share them.
+  bool counts() const { return comm_.rank() == 0 && mesh_.index(MeshAxis::Tp) == 0; }
+  /// This rank's share of the targets of a batch.
   double targets_of(const std::vector<SequenceTask>& batch) const;
   double forward_backward(const SequenceTask& task, bool is_last);
   void backward(std::vector<UnitPass> passes, bool is_last);
@@ -114,8 +116,10 @@ class RankTrainer {
   double ranks_with_broken_ = 0;  ///< Ranks with such an error.
   model::Model& model_;
   cost::ModelCost cost_;
+  cost::ModelAttention attention_;  ///< With the heads of this rank along tp.
   plan::Strategy strategy_;
   ReplicaGroups groups_;
+  std::shared_ptr<model::TensorParallel> tensor_parallel_;  ///< Null: tp is 1.
   Store store_;
   Optimizer optimizer_;
   LearningRates rates_;

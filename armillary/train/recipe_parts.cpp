@@ -23,7 +23,8 @@ model::ModelRun run_of(const Recipe& recipe) {
   const bool bf16 = recipe.training.mixed_precision_param == "bfloat16";
   return {.dtype = bf16 ? at::kBFloat16 : at::kFloat,
           .recompute = model::parse_recompute(recipe.activation_checkpoint.mode),
-          .loss_chunk_tokens = recipe.training.loss_chunk_tokens};
+          .loss_chunk_tokens = recipe.training.loss_chunk_tokens,
+          .keep_gathered_inputs = recipe.parallelism.tensor_parallel_keep_inputs};
 }
 
 /// Refuses data that the tables of the model are too short for.
@@ -75,6 +76,13 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   check_built(mesh);
   check_mesh(mesh, mesh.ranks());
   check_batch(mesh, recipe.training);
+  if (mesh.tp == 1 && recipe.parallelism.tensor_parallel_keep_inputs) {
+    fail<InvalidArgument>(
+        "recipe: parallelism.tensor_parallel_keep_inputs is true with tensor_parallel_degree 1, "
+        "where nothing is gathered; false is required");
+  }
+  const std::unique_ptr<model::Model> model = make_model(recipe);
+  model::check_parameters(model->parameters(), model->units(), mesh.tp);
   if (tune::is_automatic(recipe.parallelism.strategy)) {
     return tune::check_strategy_text(recipe.parallelism.strategy);
   }
@@ -82,8 +90,11 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   // that is legal with any documents.
   const plan::Mask mask =
       sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
-  plan::check_legal(attention_problem(recipe, mask),
-                    plan::parse_strategy(recipe.parallelism.strategy));
+  const plan::Strategy strategy = plan::parse_strategy(recipe.parallelism.strategy);
+  for (int index = 0; index < mesh.tp; ++index) {
+    const cost::ModelAttention shape = heads_along_tp(model->cost().attention, index, mesh.tp);
+    plan::check_legal(attention_problem(recipe, shape, mask), strategy);
+  }
 }
 
 std::string checkpoint_folder(const Recipe& recipe) {
@@ -95,6 +106,23 @@ RunRates rates_of(const Recipe& recipe) {
                     .schedule = recipe.lr_scheduler,
                     .steps = recipe.training.steps},
           .settings = settings(recipe)};
+}
+
+cost::ModelAttention heads_along_tp(const cost::ModelAttention& shape, int index, int tp) {
+  // As the matrices that make them (model/decoder_parameters.cpp).
+  const model::Parameter q{.name = "query heads",
+                           .shape = {shape.heads},
+                           .placement = model::TpSplit::Columns,
+                           .grain = shape.heads / shape.kv_heads,
+                           .piece = 1};
+  const model::Parameter kv{.name = "KV heads",
+                            .shape = {shape.kv_heads},
+                            .placement = model::TpSplit::Columns,
+                            .copied = true};
+  cost::ModelAttention mine = shape;
+  mine.heads = model::range_of(q, index, tp).size[0];
+  mine.kv_heads = model::range_of(kv, index, tp).size[0];
+  return mine;
 }
 
 plan::Problem attention_problem(const Recipe& recipe, const cost::ModelAttention& shape,

@@ -34,6 +34,10 @@ cost::ModelCost model_cost(const Recipe& recipe);
 /// The recipe's model. A store draws its parameters from training.seed.
 std::unique_ptr<model::Model> make_model(const Recipe& recipe);
 
+/// The heads of rank `index` of `tp`. @throws InvalidArgument if tp ranks cannot share them, with
+/// the nearest legal tp.
+cost::ModelAttention heads_along_tp(const cost::ModelAttention& shape, int index, int tp);
+
 /// The attention problem of one sequence, the same in every layer, for attention of this shape; for
 /// the recipe's own model if no shape is given.
 /// @throws InvalidArgument for a mask or layout that is not legal.

@@ -320,6 +320,8 @@ min_lr_factor = 0.22
 data_parallel_replicate_degree = 28
 data_parallel_shard_degree = 29
 context_parallel_degree = 23
+tensor_parallel_degree = 31
+tensor_parallel_keep_inputs = true
 zero = 3
 threads_per_rank = 24
 strategy = "strategy"
@@ -370,6 +372,8 @@ log_freq = 26
   is(r.parallelism.data_parallel_replicate_degree, 28, "data_parallel_replicate_degree");
   is(r.parallelism.data_parallel_shard_degree, 29, "data_parallel_shard_degree");
   is(r.parallelism.zero, 3, "zero");
+  is(r.parallelism.tensor_parallel_degree, 31, "tensor_parallel_degree");
+  is(r.parallelism.tensor_parallel_keep_inputs, true, "tensor_parallel_keep_inputs");
   is(r.parallelism.context_parallel_degree, 23, "context_parallel_degree");
   is(r.parallelism.threads_per_rank, 24, "threads_per_rank");
   is(r.parallelism.strategy, "strategy", "strategy");

@@ -15,7 +15,9 @@ ReplicaGroups::ReplicaGroups(const comm::Mesh& mesh, const ParallelismOptions& p
         "{} is required; nearest: {}",
         copies, dp, dp, nearest_divisor(dp, copies));
   }
-  replicas_ = {.sharded = &all, .zero = static_cast<int>(parallelism.zero)};
+  replicas_ = {.sharded = &all,
+               .zero = static_cast<int>(parallelism.zero),
+               .tp = mesh.size(MeshAxis::Tp) == 1 ? nullptr : &mesh.along(MeshAxis::Tp)};
   // Where nothing is divided, one sum over all is the same.
   if (copies == 1 || parallelism.zero == 0) return;
   const int share = all.world() / static_cast<int>(copies);

@@ -1,5 +1,5 @@
-// replica_groups.h: the ranks with the same parameters, dp x cp, as the groups that divide them and
-// the groups of copies of one share.
+// replica_groups.h: the ranks along tp, and those with the same parameters, dp x cp, as the groups
+// that divide them and the groups of copies of one share.
 //
 //   dp 4 x cp 1, data_parallel_replicate_degree 2:   shares  {0, 1} {2, 3}    copies  {0, 2} {1, 3}
 #pragma once

@@ -6,6 +6,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 
@@ -28,6 +29,14 @@ std::span<float> floats_of(const at::Tensor& flat) {
 /// Elements of one index of dim 0; a scalar is one row.
 std::int64_t row_of(const model::Shape& shape) {
   return shape.empty() ? 1 : model::count_of_values(shape) / std::max<std::int64_t>(shape[0], 1);
+}
+
+/// The rank along tp, and their number.
+int tp_index(const Replicas& replicas) {
+  return replicas.tp == nullptr ? 0 : replicas.tp->rank();
+}
+int tp_ranks(const Replicas& replicas) {
+  return replicas.tp == nullptr ? 1 : replicas.tp->world();
 }
 
 /// The rows of a range that lie in elements [begin, end) of it; both are at ends of rows.
@@ -70,7 +79,7 @@ Store::Store(const model::Model& model, std::int64_t seed, const Replicas& repli
   }
   const std::vector<std::string> names = model.units();
   const std::vector<model::Parameter> parameters = model.parameters();
-  model::check_parameters(parameters, names, /*tp=*/1);
+  model::check_parameters(parameters, names, tp_ranks(replicas));
   for (const std::string& name : names) add_unit(name, parameters);
   // A parameter may be of several units.
   std::vector<std::size_t> owner_of_weight;
@@ -88,10 +97,15 @@ Store::Store(const model::Model& model, std::int64_t seed, const Replicas& repli
       }
     }
   }
+  // Groups are split in the same order on all ranks along tp.
+  for (const Weight& weight : weights_) {
+    const int copies = weight.copies;
+    if (copies == 1 || copies == tp_ranks(replicas_) || shared_.contains(copies)) continue;
+    shared_[copies] = replicas_.tp->split(replicas_.tp->rank() / copies, replicas_.tp->rank());
+  }
   std::size_t next = 0;
-  fill([&](const std::string&, const model::Shape& shape, std::span<float> values) {
-    const model::Parameter& parameter = weights_[next++].parameter;
-    model::draw_initial_values(parameter, model::whole_of(shape), seed, values);
+  fill([&](const std::string&, const model::GlobalRange& range, std::span<float> values) {
+    model::draw_initial_values(weights_[next++].parameter, range, seed, values);
   });
 }
 
@@ -103,9 +117,12 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
   std::vector<model::GlobalRange> ranges;
   for (const model::Parameter& parameter : parameters) {
     if (parameter.units.front() != name) continue;
-    weights_.push_back({.parameter = parameter, .begin = count});
-    ranges.push_back(model::whole_of(parameter.shape));
-    count += model::count_of_values(parameter.shape);
+    ranges.push_back(model::range_of(parameter, tp_index(replicas_), tp_ranks(replicas_)));
+    weights_.push_back({.parameter = parameter,
+                        .range = ranges.back(),
+                        .copies = model::copies_along_tp(parameter, tp_ranks(replicas_)),
+                        .begin = count});
+    count += model::count_of_values(ranges.back().size);
   }
   Unit unit{.name = name,
             .used = {},
@@ -120,8 +137,8 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
   }
   for (std::size_t i = first_weight; i < weights_.size(); ++i) {
     Weight& weight = weights_[i];
-    weight.value = unit.values.view(weight.begin, weight.parameter.shape);
-    weight.gradient = unit.gradients.view(weight.begin, weight.parameter.shape);
+    weight.value = unit.values.view(weight.begin, weight.range.size);
+    weight.gradient = unit.gradients.view(weight.begin, weight.range.size);
     weight.value.set_requires_grad(true);
     // Backward adds to a gradient that is there, so gradients stay in the flat buffer.
     weight.value.mutable_grad() = weight.gradient;
@@ -143,12 +160,11 @@ void Store::add_pieces(const Unit& unit, std::size_t first_weight) {
   const std::int64_t end = unit.begin + own_count(unit);
   for (std::size_t i = first_weight; i < weights_.size(); ++i) {
     const Weight& weight = weights_[i];
-    const std::int64_t count = model::count_of_values(weight.parameter.shape);
+    const std::int64_t count = model::count_of_values(weight.range.size);
     const std::int64_t from = std::max(unit.begin, weight.begin);
     const std::int64_t to = std::min(end, weight.begin + count);
     if (from >= to) continue;
-    const model::GlobalRange range =
-        rows_in(model::whole_of(weight.parameter.shape), from - weight.begin, to - weight.begin);
+    const model::GlobalRange range = rows_in(weight.range, from - weight.begin, to - weight.begin);
     const auto view = [&](const at::Tensor& own) {
       return own.narrow(0, from - unit.begin, to - from).view(range.size);
     };
@@ -157,7 +173,8 @@ void Store::add_pieces(const Unit& unit, std::size_t first_weight) {
                        .value = view(unit.own_values),
                        .gradient = view(unit.own_gradients),
                        .mean = view(unit.means),
-                       .square = view(unit.squares)});
+                       .square = view(unit.squares),
+                       .is_copy = tp_index(replicas_) % weight.copies != 0});
   }
 }
 
@@ -179,11 +196,10 @@ void Store::fill(const Fill& fill) {
     unit.values.take();
     for (const Weight& weight : weights_) {
       if (weight.parameter.units.front() != unit.name) continue;
-      const model::Shape& shape = weight.parameter.shape;
-      const std::span<float> values =
-          unit.values.values().subspan(static_cast<std::size_t>(weight.begin),
-                                       static_cast<std::size_t>(model::count_of_values(shape)));
-      fill(weight.parameter.name, shape, values);
+      const std::span<float> values = unit.values.values().subspan(
+          static_cast<std::size_t>(weight.begin),
+          static_cast<std::size_t>(model::count_of_values(weight.range.size)));
+      fill(weight.parameter.name, weight.range, values);
       const std::span<const std::byte> bytes = std::as_bytes(values);
       digests += weight.parameter.name + ' ';
       digests += to_string(proof::digest_of(
@@ -266,9 +282,11 @@ void Store::begin_backward(int unit) {
 
 void Store::reduce(int unit, bool is_last) {
   Unit& of = unit_at(unit);
-  if (of.gradients.count() == 0 || zero_ == 0 || (zero_ == 1 && !is_last)) return;
+  if (of.gradients.count() == 0 || (zero_ < 2 && !is_last)) return;
   // The memory of two units at most is whole.
   finish_reduction();
+  sum_copies(of);
+  if (zero_ == 0) return;
   Reduction reduction{.unit = static_cast<std::size_t>(unit)};
   if (of.has_sum) reduction.addend = at::empty({own_count(of)}, at::kFloat);
   reduction.request = comm::start_reduce_scatter(
@@ -277,6 +295,25 @@ void Store::reduce(int unit, bool is_last) {
       comm::Reduction::Sum, of.counts);
   of.has_sum = zero_ >= 2;
   reduction_ = std::move(reduction);
+}
+
+// One sum for all gradients that as many ranks share.
+void Store::sum_copies(const Unit& unit) {
+  std::map<int, std::vector<at::Tensor>> gradients;
+  for (const Weight& weight : weights_) {
+    if (weight.copies == 1 || weight.parameter.units.front() != unit.name) continue;
+    gradients[weight.copies].push_back(weight.gradient.view({-1}));
+  }
+  for (const auto& [copies, parts] : gradients) {
+    const at::Tensor sum = at::cat(parts);
+    comm::Communicator& group = copies == tp_ranks(replicas_) ? *replicas_.tp : *shared_.at(copies);
+    comm::all_reduce_sum(group, floats_of(sum));
+    std::int64_t begin = 0;
+    for (const at::Tensor& part : parts) {
+      part.copy_(sum.narrow(0, begin, part.numel()));
+      begin += part.numel();
+    }
+  }
 }
 
 void Store::finish_reduction() {
@@ -323,14 +360,18 @@ void Store::gather_values() {
 
 std::vector<Store::Held> Store::held_values() const {
   std::vector<Held> held;
-  const auto add = [&](const std::string& name, const at::Tensor& value) {
-    held.push_back({name, proof::digest_of(std::string_view(
-                              static_cast<const char*>(value.const_data_ptr()), value.nbytes()))});
+  const auto add = [&](const std::string& name, const at::Tensor& value, bool along_tp) {
+    held.push_back({name,
+                    proof::digest_of(std::string_view(
+                        static_cast<const char*>(value.const_data_ptr()), value.nbytes())),
+                    along_tp});
   };
   if (zero_ == 3) {
-    for (const Piece& piece : pieces_) add(piece.name, piece.value);
+    for (const Piece& piece : pieces_) add(piece.name, piece.value, false);
   } else {
-    for (const Weight& weight : weights_) add(weight.parameter.name, weight.value);
+    for (const Weight& weight : weights_) {
+      add(weight.parameter.name, weight.value, weight.copies == tp_ranks(replicas_));
+    }
   }
   return held;
 }

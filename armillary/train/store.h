@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,9 +42,12 @@ struct Piece {
   at::Tensor value;
   at::Tensor gradient;
   at::Tensor mean, square;  ///< AdamW's state.
+  /// A rank before this one along tp has the same: this one neither counts it in a norm nor saves
+  /// it.
+  bool is_copy = false;
 };
 
-/// The ranks with the same parameters, in groups that must outlive the store.
+/// The ranks among which a store divides its parameters, in groups that must outlive it.
 struct Replicas {
   /// Those that divide: at stage 0 nothing, 1 the optimizer's state, 2 gradients too, 3 parameters
   /// too. Null: this rank alone.
@@ -52,6 +56,8 @@ struct Replicas {
   /// Those with the same share as this rank, whose gradients are summed after those of `sharded`
   /// (hybrid sharding). Null: none.
   comm::Communicator* copies = nullptr;
+  /// Those along tp, each with its ranges of the parameters. Null: this rank alone.
+  comm::Communicator* tp = nullptr;
 };
 
 /// Elements of a unit that each of `ranks` owns, in the order of ranks: whole rows of dim 0 of its
@@ -63,7 +69,7 @@ std::vector<std::int64_t> shares_of(std::span<const model::GlobalRange> paramete
 /// Threads: that of the rank.
 class Store {
  public:
-  /// Draws the initial values from `seed` (model/initial_values.h).
+  /// Draws the initial values from `seed` (model/initial_values.h). Collective over tp.
   /// @throws InvalidArgument as check_parameters, or for a stage that is not 0 to 3.
   Store(const model::Model& model, std::int64_t seed, const Replicas& replicas = {});
   Store(const Store&) = delete;
@@ -73,12 +79,13 @@ class Store {
   /// The stage; 0 on one rank.
   int zero() const { return zero_; }
 
-  /// Writes the whole values of each parameter, `values` in row-major order, unit by unit.
-  using Fill =
-      std::function<void(const std::string& name, const model::Shape&, std::span<float> values)>;
+  /// Writes the values of this rank's range along tp of each parameter, in row-major order, unit by
+  /// unit.
+  using Fill = std::function<void(const std::string& name, const model::GlobalRange&,
+                                  std::span<float> values)>;
   void fill(const Fill& fill);
-  /// Digest of all whole values of the last fill(), of the initial values before: equal on replicas
-  /// that were given the same.
+  /// Digest of all values of the last fill(), of the initial values before: equal on replicas that
+  /// were given the same.
   const proof::Digest& digest() const { return digest_; }
 
   /// The weights of a unit, which stay whole until release(). Stage 3: collective, waits for the
@@ -96,8 +103,9 @@ class Store {
   void zero_gradients();
   /// Before the backward of a unit, which adds to its gradients.
   void begin_backward(int unit);
-  /// After it: begins to sum over the replicas the gradients that the unit owns; stages 0 and 1
-  /// after the last sequence of a step alone. Collective.
+  /// After it: sums the gradients that the unit owns over the ranks along tp that have the same,
+  /// and begins to sum them over the replicas; stages 0 and 1 after the last sequence of a step
+  /// alone. Collective.
   void reduce(int unit, bool is_last);
   /// After the last reduce() of a step: the gradients of pieces are the sums. Collective.
   void finish_gradients();
@@ -111,10 +119,11 @@ class Store {
 
   /// What this rank updates, in the order in which the model declares parameters, unit by unit.
   const std::vector<Piece>& pieces() const { return pieces_; }
-  /// The values that other ranks hold too: whole parameters; at stage 3 those of pieces.
+  /// The values that other ranks hold too: all of this rank along tp; at stage 3 those of pieces.
   struct Held {
     std::string name;
     proof::Digest digest;
+    bool along_tp = false;  ///< All ranks along tp have it.
   };
   std::vector<Held> held_values() const;
   /// Bytes of values, gradients and state that are held between two steps.
@@ -125,9 +134,11 @@ class Store {
   void check_views() const;
 
  private:
-  /// A whole parameter, as models see it.
+  /// A parameter, or its range along tp, as models see it.
   struct Weight {
     model::Parameter parameter;
+    model::GlobalRange range;
+    int copies = 1;          ///< Ranks along tp with the same range.
     std::int64_t begin = 0;  ///< In the buffers of its unit.
     at::Tensor value;        ///< A leaf; its .grad is `gradient`.
     at::Tensor gradient;
@@ -158,6 +169,7 @@ class Store {
   void start_gather(Unit& unit);
   void wait_for_gather(Unit& unit);
   void finish_reduction();
+  void sum_copies(const Unit& unit);
 
   const Replicas replicas_;
   const int zero_;
@@ -165,6 +177,8 @@ class Store {
   std::vector<Weight> weights_;
   std::vector<Piece> pieces_;
   std::optional<Reduction> reduction_;
+  /// The ranks along tp that share a range, by their number; those of all ranks are `tp` itself.
+  std::map<int, std::unique_ptr<comm::Communicator>> shared_;
   proof::Digest digest_;
 };
 

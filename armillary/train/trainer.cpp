@@ -179,8 +179,7 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
             "train: data with a vocabulary of {}; at most {}, the model's, is required",
             data.vocab_size(), model.vocab_size());
       }
-      model::check_parameters(model.parameters(), model.units(),
-                              static_cast<int>(recipe.parallelism.tensor_parallel_degree));
+      model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
     });
     RankTrainer trainer(mesh, model, data, recipe, recording);
     const std::int64_t before = begin(comm, trainer, data, recipe, options);

@@ -23,11 +23,12 @@ struct Degrees {
   int shards = 1;
   int cp = 1;
   int zero = 0;
+  int tp = 1;
 };
 
 std::string to_string(const Degrees& degrees) {
-  return fmt::format("dp {} x {}, cp {}, ZeRO-{}", degrees.copies, degrees.shards, degrees.cp,
-                     degrees.zero);
+  return fmt::format("dp {} x {}, cp {}, tp {}, ZeRO-{}", degrees.copies, degrees.shards,
+                     degrees.cp, degrees.tp, degrees.zero);
 }
 
 Recipe on(Recipe recipe, const Degrees& degrees) {
@@ -35,6 +36,7 @@ Recipe on(Recipe recipe, const Degrees& degrees) {
   recipe.parallelism.data_parallel_shard_degree = degrees.shards;
   recipe.parallelism.context_parallel_degree = degrees.cp;
   recipe.parallelism.zero = degrees.zero;
+  recipe.parallelism.tensor_parallel_degree = degrees.tp;
   return recipe;
 }
 
@@ -63,7 +65,7 @@ void expect_same_bits(const std::vector<StepMetrics>& result,
 }
 
 TEST(TrainMesh, EveryMeshAndStageEqualsOneRank) {
-  for (const std::string model : {"gpt", "llama"}) {
+  for (const std::string model : {"gpt", "gpt2", "llama"}) {
     for (const bool tied : {false, true}) {
       Recipe recipe = mesh_recipe();
       recipe.model.name = model;
@@ -71,16 +73,40 @@ TEST(TrainMesh, EveryMeshAndStageEqualsOneRank) {
       recipe.activation_checkpoint.mode = tied ? "attention_output" : "full";
       const std::vector<StepMetrics> one = run(on(recipe, {}));
       EXPECT_LT(one.back().loss, one.front().loss);
-      for (const auto& [copies, shards, cp] :
-           {Degrees{1, 1, 2}, {1, 2, 1}, {2, 1, 1}, {1, 2, 2}, {2, 1, 2}, {1, 3, 1}, {3, 2, 1}}) {
+      for (const Degrees& mesh : {Degrees{.cp = 2},
+                                  {.shards = 2},
+                                  {.copies = 2},
+                                  {.shards = 2, .cp = 2},
+                                  {.copies = 2, .cp = 2},
+                                  {.shards = 3},
+                                  {.copies = 3, .shards = 2},
+                                  {.tp = 2},
+                                  {.tp = 4},
+                                  {.shards = 2, .tp = 2},
+                                  {.shards = 2, .cp = 2, .tp = 2}}) {
         for (int zero = 0; zero <= 3; ++zero) {
-          const Degrees degrees{copies, shards, cp, zero};
+          Degrees degrees = mesh;
+          degrees.zero = zero;
           expect_near(run(on(recipe, degrees)), one, 1e-5,
                       fmt::format("{}, {}", model, to_string(degrees)));
         }
       }
     }
   }
+}
+
+TEST(TrainMesh, TensorParallelismMayKeepItsInputs) {
+  Recipe recipe = mesh_recipe();
+  const std::vector<StepMetrics> again = run(on(recipe, {.tp = 2}));
+  recipe.parallelism.tensor_parallel_keep_inputs = true;
+  expect_same_bits(run(on(recipe, {.tp = 2})), again, "kept");
+  EXPECT_THAT([&] { run(on(recipe, {})); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("where nothing is gathered")));
+}
+
+TEST(TrainMesh, HeadsThatRanksCannotShareAreRefused) {
+  EXPECT_THAT([] { run(on(mesh_recipe(), {.tp = 3})); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("over tp 3; ")));
 }
 
 // One sequence a rank: gradients are summed in the same order at every stage.

@@ -185,11 +185,16 @@ void load_parameters(const std::string& folder, const model::ModelOptions& optio
   ModelFiles files(folder);
   // Each parameter is looked for by its name, and then nothing may be left over.
   std::set<std::string> names;
-  store.fill([&](const std::string& name, const model::Shape& shape, std::span<float> values) {
+  store.fill([&](const std::string& name, const model::GlobalRange& range,
+                 std::span<float> values) {
     const io::TensorInfo request{
-        .name = folder_name(name, format), .dtype = io::TensorDtype::F32, .shape = shape};
+        .name = folder_name(name, format), .dtype = io::TensorDtype::F32, .shape = range.whole};
     const auto from = files.bytes(request);
-    if (!from.empty()) std::memcpy(values.data(), from.data(), from.size());
+    model::for_each_row(range, [&](std::int64_t global, std::int64_t local, std::int64_t count) {
+      if (count == 0) return;
+      std::memcpy(values.data() + local, from.data() + global * 4,
+                  static_cast<std::size_t>(count) * 4);
+    });
     names.insert(request.name);
   });
   files.expect_no_other(names);
