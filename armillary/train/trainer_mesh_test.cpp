@@ -111,12 +111,13 @@ TEST(TrainMesh, HeadsThatRanksCannotShareAreRefused) {
 
 // One sequence a rank: gradients are summed in the same order at every stage.
 TEST(TrainMesh, StagesHaveTheSameBits) {
-  for (const auto& [copies, shards, cp] : {Degrees{1, 1, 2}, {1, 3, 1}, {1, 2, 2}}) {
+  for (const Degrees& mesh : {Degrees{.cp = 2}, {.shards = 3}, {.shards = 2, .cp = 2, .tp = 2}}) {
     Recipe recipe = mesh_recipe();
-    recipe.training.global_batch_size = shards;
-    const std::vector<StepMetrics> zero0 = run(on(recipe, {copies, shards, cp, 0}));
+    recipe.training.global_batch_size = mesh.shards;
+    const std::vector<StepMetrics> zero0 = run(on(recipe, mesh));
     for (int zero = 1; zero <= 3; ++zero) {
-      const Degrees degrees{copies, shards, cp, zero};
+      Degrees degrees = mesh;
+      degrees.zero = zero;
       expect_same_bits(run(on(recipe, degrees)), zero0, to_string(degrees));
     }
   }
@@ -157,8 +158,15 @@ TEST(TrainMesh, ACheckpointGoesOnOnAnyMeshAndStage) {
   recipe.model.enable_weight_tying = true;
   recipe.lr_scheduler.decay_ratio = 0;  // so that rates do not depend on the number of steps
   const std::vector<StepMetrics> whole = run(on(recipe, {}));
-  const std::vector<Degrees> all{{},           {1, 1, 2, 1}, {1, 2, 1, 2}, {1, 3, 1, 3},
-                                 {1, 2, 2, 3}, {2, 1, 2, 1}, {3, 2, 1, 2}};
+  const std::vector<Degrees> all{{},
+                                 {.cp = 2, .zero = 1},
+                                 {.shards = 2, .zero = 2},
+                                 {.tp = 4},
+                                 {.shards = 3, .zero = 3},
+                                 {.shards = 2, .cp = 2, .zero = 3, .tp = 2},
+                                 {.copies = 2, .cp = 2, .zero = 1},
+                                 {.copies = 3, .shards = 2, .zero = 2},
+                                 {.cp = 2, .zero = 1, .tp = 2}};
   for (std::size_t i = 0; i < all.size(); ++i) {
     const Degrees& from = all[i];
     const Degrees& to = all[(i + 1) % all.size()];
