@@ -107,6 +107,7 @@ Store::Store(const model::Model& model, std::int64_t seed, const Replicas& repli
   fill([&](const std::string&, const model::GlobalRange& range, std::span<float> values) {
     model::draw_initial_values(weights_[next++].parameter, range, seed, values);
   });
+  zero_gradients();
 }
 
 // The parameters that a unit owns, and their memory. One owner: a tied parameter has one value and

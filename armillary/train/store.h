@@ -140,25 +140,26 @@ class Store {
     model::GlobalRange range;
     int copies = 1;          ///< Ranks along tp with the same range.
     std::int64_t begin = 0;  ///< In the buffers of its unit.
-    at::Tensor value;        ///< A leaf; its .grad is `gradient`.
-    at::Tensor gradient;
+    at::Tensor value = {};   ///< A leaf; its .grad is `gradient`.
+    at::Tensor gradient = {};
   };
   struct Unit {
     std::string name;
-    std::vector<std::size_t> used;                         ///< Numbers of the weights that it uses.
-    std::vector<std::size_t> owners;                       ///< Units in whose buffers those lie.
-    std::vector<std::int64_t> counts;                      ///< Elements that each replica owns.
-    std::int64_t begin = 0;                                ///< Of those of this rank.
-    FlatBuffer values, gradients;                          ///< Whole.
-    at::Tensor own_values, own_gradients, means, squares;  ///< Of this rank's share, flat.
-    comm::Request gather;
+    std::vector<std::size_t> used;     ///< Numbers of the weights that it uses.
+    std::vector<std::size_t> owners;   ///< Units in whose buffers those lie.
+    std::vector<std::int64_t> counts;  ///< Elements that each replica owns.
+    std::int64_t begin = 0;            ///< Of those of this rank.
+    FlatBuffer values, gradients;      ///< Whole.
+    /// Of this rank's share, flat.
+    at::Tensor own_values = {}, own_gradients = {}, means = {}, squares = {};
+    comm::Request gather = {};
     bool has_sum = false;  ///< own_gradients has that of an earlier sequence of this step.
   };
   /// A sum of gradients under way.
   struct Reduction {
     std::size_t unit = 0;
-    at::Tensor addend;  ///< Defined: to be added to own_gradients.
-    comm::Request request;
+    at::Tensor addend = {};  ///< Defined: to be added to own_gradients.
+    comm::Request request = {};
   };
 
   void add_unit(const std::string& name, const std::vector<model::Parameter>& parameters);
