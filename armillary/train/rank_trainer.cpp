@@ -247,7 +247,8 @@ double RankTrainer::forward_backward(const SequenceTask& task, bool is_last) {
     // Each unit has a graph of its own, so its weights are needed in its own backward alone.
     if (unit > 0) pass.in = passes.back().out.detach().requires_grad_(true);
     pass.out = model_.run(unit, weights, pass.in, inputs);
-    store_.release(unit);
+    // The last unit is used again at once.
+    if (unit + 1 < store_.units()) store_.release(unit);
     passes.push_back(std::move(pass));
   }
   const double loss = passes.back().out.item().toDouble() / targets_;
@@ -272,7 +273,8 @@ void RankTrainer::backward(std::vector<UnitPass> passes, bool is_last) {
     }
     if (not_finite_ != nullptr && not_finite_->empty()) *not_finite_ = store_.not_finite(unit);
     grad = pass.in.defined() ? pass.in.grad() : at::Tensor();
-    store_.release(unit);
+    // The first unit is the next to be used, unless its values change before.
+    if (unit > 0 || is_last) store_.release(unit);
     store_.reduce(unit, is_last);
   }
 }
