@@ -88,8 +88,8 @@ class ChunkedLoss {
                                    at::full_like(column_CO, -1, dlogits_CV.options()));
   }
 
-  /// The same with the logits of this rank's words. Of a label that is not among them, the column
-  /// is 0, and its term in the sums and in the gradient is 0.
+  /// The same with the logits of this rank's words. A label that is not among them has column 0,
+  /// and 0 as its term in the sums and in the gradient.
   at::Tensor add_over_ranks(std::int64_t begin, const at::Tensor& logits_CV,
                             const at::Tensor& labels_C) {
     const at::Tensor ignored_CO = labels_C.eq(options_.ignored_label).unsqueeze(1);

@@ -1,4 +1,5 @@
-// parameter_test.cpp: shards of every placement cover a parameter once, and what is refused.
+// parameter_test.cpp: shards of every placement cover a parameter once, also where several ranks
+// share a grain, and what is refused.
 #include "armillary/model/parameter.h"
 
 #include <gmock/gmock.h>

@@ -12,10 +12,10 @@
 namespace armillary::train {
 namespace {
 
-void expect_equal(comm::Communicator& comm, const std::vector<Store::Held>& held,
+void expect_equal(comm::Communicator& comm, const std::vector<Store::SharedValue>& values,
                   std::int64_t step) {
   std::vector<proof::Digest> mine;
-  for (const Store::Held& value : held) mine.push_back(value.digest);
+  for (const Store::SharedValue& value : values) mine.push_back(value.digest);
   std::vector<proof::Digest> all(mine.size() * static_cast<std::size_t>(comm.world()));
   comm::all_gather(comm, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
   for (std::size_t i = 0; i < all.size(); ++i) {
@@ -25,19 +25,20 @@ void expect_equal(comm::Communicator& comm, const std::vector<Store::Held>& held
     fail<InvalidArgument>(
         "train: parameter {} of rank {} differs from that of rank 0 after step {}; equal ones are "
         "required: memory or a model changed it on one rank; nearest: --resume from a checkpoint",
-        held[of].name, i / mine.size(), step);
+        values[of].name, i / mine.size(), step);
   }
 }
 
 }  // namespace
 
 void expect_equal_replicas(const Replicas& replicas, const Store& store, std::int64_t step) {
-  const std::vector<Store::Held> held = store.held_values();
-  if (store.zero() < 3 && replicas.sharded != nullptr) expect_equal(*replicas.sharded, held, step);
-  if (replicas.copies != nullptr) expect_equal(*replicas.copies, held, step);
+  const std::vector<Store::SharedValue> values = store.shared_values();
+  if (store.zero() < 3 && replicas.sharded != nullptr)
+    expect_equal(*replicas.sharded, values, step);
+  if (replicas.copies != nullptr) expect_equal(*replicas.copies, values, step);
   if (replicas.tp == nullptr || replicas.tp->world() == 1 || store.zero() == 3) return;
-  std::vector<Store::Held> along_tp;
-  std::ranges::copy_if(held, std::back_inserter(along_tp), &Store::Held::along_tp);
+  std::vector<Store::SharedValue> along_tp;
+  std::ranges::copy_if(values, std::back_inserter(along_tp), &Store::SharedValue::along_tp);
   expect_equal(*replicas.tp, along_tp, step);
 }
 

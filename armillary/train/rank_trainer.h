@@ -58,8 +58,7 @@ class RankTrainer {
   RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data& data, const Recipe& recipe,
               const Recording& recording);
 
-  /// What this rank restores of a checkpoint, and what it writes to one: each tensor of the state
-  /// is written by one rank.
+  /// The tensors that this rank restores, and those that it saves: one rank saves each.
   std::vector<StateTensor> state() const { return state_of(store_.pieces()); }
   std::vector<SavedTensor> saved() const;
   /// Puts the parameters of a model folder into the store. @throws as load_parameters.
@@ -95,7 +94,7 @@ class RankTrainer {
   double targets_of(const std::vector<SequenceTask>& batch) const;
   double forward_backward(const SequenceTask& task, bool is_last);
   void backward(std::vector<UnitPass> passes, bool is_last);
-  /// Where a number that is not finite was first, the same text on all ranks. Collective.
+  /// Says where a number that is not finite was first, the same on all ranks. Collective.
   std::string first_not_finite();
   StepSums sum_over_ranks(StepSums mine, const std::function<Beside()>& beside);
   /// Throws on every rank the error with which a rank has read ahead, if one has.
@@ -110,7 +109,7 @@ class RankTrainer {
   const Data& data_;
   std::vector<SequenceTask> batch_;       ///< The training batch of this step, or of the last one.
   std::vector<SequenceTask> next_batch_;  ///< Read ahead.
-  double targets_ = 0;                    ///< Of this step, over all ranks; 1 at least.
+  double targets_ = 0;                    ///< Targets of this step on all ranks; 1 at least.
   double next_targets_ = 0;
   std::exception_ptr broken_;     ///< Why it could not be read on this rank.
   double ranks_with_broken_ = 0;  ///< Ranks with such an error.

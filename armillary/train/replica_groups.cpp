@@ -18,7 +18,7 @@ ReplicaGroups::ReplicaGroups(const comm::Mesh& mesh, const ParallelismOptions& p
   replicas_ = {.sharded = &all,
                .zero = static_cast<int>(parallelism.zero),
                .tp = mesh.size(MeshAxis::Tp) == 1 ? nullptr : &mesh.along(MeshAxis::Tp)};
-  // Where nothing is divided, one sum over all is the same.
+  // One sum over all is the same if nothing is divided.
   if (copies == 1 || parallelism.zero == 0) return;
   const int share = all.world() / static_cast<int>(copies);
   sharded_ = all.split(all.rank() / share, all.rank());

@@ -1,6 +1,6 @@
 // store.cpp: each unit has a whole buffer of values and one of gradients, of which its weights are
-// views, and flat tensors of the share that this rank owns, of which its pieces are views. Where
-// nothing of a kind is divided, the share is a view of the whole buffer. A parameter of several
+// views, and flat tensors of the share that this rank owns, of which its pieces are views. The
+// share is a view of the whole buffer if nothing of its kind is divided. A parameter of several
 // units lies in the buffers of the first.
 #include "armillary/train/store.h"
 
@@ -156,7 +156,7 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
   units_.push_back(std::move(unit));
 }
 
-// What this rank owns of each of the unit's weights.
+// The part of each of the unit's weights that this rank owns.
 void Store::add_pieces(const Unit& unit, std::size_t first_weight) {
   const std::int64_t end = unit.begin + own_count(unit);
   for (std::size_t i = first_weight; i < weights_.size(); ++i) {
@@ -288,7 +288,7 @@ void Store::reduce(int unit, bool is_last) {
   finish_reduction();
   sum_copies(of);
   if (zero_ == 0) return;
-  Reduction reduction{.unit = static_cast<std::size_t>(unit)};
+  GradientSum reduction{.unit = static_cast<std::size_t>(unit)};
   if (of.has_sum) reduction.addend = at::empty({own_count(of)}, at::kFloat);
   reduction.request = comm::start_reduce_scatter(
       *replicas_.sharded, comm::array(of.gradients.values()),
@@ -359,13 +359,13 @@ void Store::gather_values() {
   for (Unit& unit : units_) wait_for_gather(unit);
 }
 
-std::vector<Store::Held> Store::held_values() const {
-  std::vector<Held> held;
+std::vector<Store::SharedValue> Store::shared_values() const {
+  std::vector<SharedValue> values;
   const auto add = [&](const std::string& name, const at::Tensor& value, bool along_tp) {
-    held.push_back({name,
-                    proof::digest_of(std::string_view(
-                        static_cast<const char*>(value.const_data_ptr()), value.nbytes())),
-                    along_tp});
+    values.push_back({name,
+                      proof::digest_of(std::string_view(
+                          static_cast<const char*>(value.const_data_ptr()), value.nbytes())),
+                      along_tp});
   };
   if (zero_ == 3) {
     for (const Piece& piece : pieces_) add(piece.name, piece.value, false);
@@ -374,7 +374,7 @@ std::vector<Store::Held> Store::held_values() const {
       add(weight.parameter.name, weight.value, weight.copies == tp_ranks(replicas_));
     }
   }
-  return held;
+  return values;
 }
 
 std::int64_t Store::bytes_at_rest() const {

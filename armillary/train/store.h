@@ -96,8 +96,8 @@ class Store {
   /// Begins the gather for the use of a unit. Stage 3: collective; others, and units that are
   /// whole: nothing.
   void prefetch(int unit);
-  /// Stage 3: gives the memory of the unit's weights back. What autograd has saved of them is valid
-  /// again when they are used again.
+  /// Stage 3: gives the memory of the unit's weights back. Views that autograd has saved are valid
+  /// again when the unit is used again.
   void release(int unit);
 
   void zero_gradients();
@@ -117,15 +117,16 @@ class Store {
   /// After the values of pieces have changed. Stages 1 and 2: gives them to all. Collective.
   void gather_values();
 
-  /// What this rank updates, in the order in which the model declares parameters, unit by unit.
+  /// The parts that this rank updates, in the order in which the model declares parameters, unit by
+  /// unit.
   const std::vector<Piece>& pieces() const { return pieces_; }
   /// The values that other ranks hold too: all of this rank along tp; at stage 3 those of pieces.
-  struct Held {
+  struct SharedValue {
     std::string name;
     proof::Digest digest;
     bool along_tp = false;  ///< All ranks along tp have it.
   };
-  std::vector<Held> held_values() const;
+  std::vector<SharedValue> shared_values() const;
   /// Bytes of values, gradients and state that are held between two steps.
   std::int64_t bytes_at_rest() const;
 
@@ -148,15 +149,15 @@ class Store {
     std::vector<std::size_t> used;     ///< Numbers of the weights that it uses.
     std::vector<std::size_t> owners;   ///< Units in whose buffers those lie.
     std::vector<std::int64_t> counts;  ///< Elements that each replica owns.
-    std::int64_t begin = 0;            ///< Of those of this rank.
+    std::int64_t begin = 0;            ///< The first element of this rank.
     FlatBuffer values, gradients;      ///< Whole.
-    /// Of this rank's share, flat.
+    /// This rank's share, flat.
     at::Tensor own_values = {}, own_gradients = {}, means = {}, squares = {};
     comm::Request gather = {};
     bool has_sum = false;  ///< own_gradients has that of an earlier sequence of this step.
   };
   /// A sum of gradients under way.
-  struct Reduction {
+  struct GradientSum {
     std::size_t unit = 0;
     at::Tensor addend = {};  ///< Defined: to be added to own_gradients.
     comm::Request request = {};
@@ -177,7 +178,7 @@ class Store {
   std::vector<Unit> units_;
   std::vector<Weight> weights_;
   std::vector<Piece> pieces_;
-  std::optional<Reduction> reduction_;
+  std::optional<GradientSum> reduction_;
   /// The ranks along tp that share a range, by their number; those of all ranks are `tp` itself.
   std::map<int, std::unique_ptr<comm::Communicator>> shared_;
   proof::Digest digest_;

@@ -74,7 +74,7 @@ void train_on(Store& store, ThreeUnits& model, double factor, int passes) {
   store.finish_gradients();
 }
 
-/// What the pieces say of the parameter, at its place in the whole.
+/// Expects a part of a piece to be what lies at its place in the whole.
 void expect_part_of(const Piece& piece, const at::Tensor& part, const at::Tensor& whole) {
   at::Tensor expected = whole;
   for (std::size_t dim = 0; dim < piece.range.size.size(); ++dim) {

@@ -42,7 +42,7 @@ class WatchedDecoder : public model::Decoder {
   int pass_ = 0;
 };
 
-/// What each of the ranks of a mesh throws; `watch` is that of rank 1.
+/// The errors of the ranks of a mesh; `watch` is that of rank 1.
 std::vector<std::string> errors_of(const Recipe& recipe, const WatchedDecoder::Watch& watch) {
   const MeshShape shape = mesh_of(recipe.parallelism);
   std::vector<std::string> told(static_cast<std::size_t>(shape.ranks()));

@@ -17,8 +17,8 @@ namespace {
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
-/// Degrees of a run.
-struct Degrees {
+/// MeshDegrees of a run.
+struct MeshDegrees {
   int copies = 1;
   int shards = 1;
   int cp = 1;
@@ -26,12 +26,12 @@ struct Degrees {
   int tp = 1;
 };
 
-std::string to_string(const Degrees& degrees) {
+std::string to_string(const MeshDegrees& degrees) {
   return fmt::format("dp {} x {}, cp {}, tp {}, ZeRO-{}", degrees.copies, degrees.shards,
                      degrees.cp, degrees.tp, degrees.zero);
 }
 
-Recipe on(Recipe recipe, const Degrees& degrees) {
+Recipe on(Recipe recipe, const MeshDegrees& degrees) {
   recipe.parallelism.data_parallel_replicate_degree = degrees.copies;
   recipe.parallelism.data_parallel_shard_degree = degrees.shards;
   recipe.parallelism.context_parallel_degree = degrees.cp;
@@ -66,20 +66,20 @@ void expect_same_bits(const std::vector<StepMetrics>& result,
 
 // Stages in turn over the meshes, and all of them on the mesh of all axes.
 TEST(TrainMesh, EveryMeshAndStageEqualsOneRank) {
-  std::vector<Degrees> all;
+  std::vector<MeshDegrees> all;
   for (int zero = 0; zero <= 3; ++zero) {
     all.push_back({.shards = 2, .cp = 2, .zero = zero, .tp = 2});
   }
-  for (const Degrees& mesh : {Degrees{.cp = 2},
-                              {.shards = 2},
-                              {.copies = 2},
-                              {.shards = 2, .cp = 2},
-                              {.copies = 2, .cp = 2},
-                              {.shards = 3},
-                              {.copies = 3, .shards = 2},
-                              {.tp = 2},
-                              {.tp = 4},
-                              {.shards = 2, .tp = 2}}) {
+  for (const MeshDegrees& mesh : {MeshDegrees{.cp = 2},
+                                  {.shards = 2},
+                                  {.copies = 2},
+                                  {.shards = 2, .cp = 2},
+                                  {.copies = 2, .cp = 2},
+                                  {.shards = 3},
+                                  {.copies = 3, .shards = 2},
+                                  {.tp = 2},
+                                  {.tp = 4},
+                                  {.shards = 2, .tp = 2}}) {
     all.push_back(mesh);
   }
   int turn = 0;
@@ -92,7 +92,7 @@ TEST(TrainMesh, EveryMeshAndStageEqualsOneRank) {
       const std::vector<StepMetrics> one = run(on(recipe, {}));
       EXPECT_LT(one.back().loss, one.front().loss);
       for (std::size_t i = 0; i < all.size(); ++i) {
-        Degrees degrees = all[i];
+        MeshDegrees degrees = all[i];
         if (i >= 4) degrees.zero = turn++ % 4;
         expect_near(run(on(recipe, degrees)), one, 1e-5,
                     fmt::format("{}, {}", model, to_string(degrees)));
@@ -117,12 +117,13 @@ TEST(TrainMesh, HeadsThatRanksCannotShareAreRefused) {
 
 // One sequence a rank: gradients are summed in the same order at every stage.
 TEST(TrainMesh, StagesHaveTheSameBits) {
-  for (const Degrees& mesh : {Degrees{.cp = 2}, {.shards = 3}, {.shards = 2, .cp = 2, .tp = 2}}) {
+  for (const MeshDegrees& mesh :
+       {MeshDegrees{.cp = 2}, {.shards = 3}, {.shards = 2, .cp = 2, .tp = 2}}) {
     Recipe recipe = mesh_recipe();
     recipe.training.global_batch_size = mesh.shards;
     const std::vector<StepMetrics> zero0 = run(on(recipe, mesh));
     for (int zero = 1; zero <= 3; ++zero) {
-      Degrees degrees = mesh;
+      MeshDegrees degrees = mesh;
       degrees.zero = zero;
       expect_same_bits(run(on(recipe, degrees)), zero0, to_string(degrees));
     }
@@ -133,7 +134,7 @@ TEST(TrainMesh, AnAxisOfOneIsTheAxisLeftOut) {
   const Recipe recipe = mesh_recipe();
   const std::vector<StepMetrics> one = run(on(recipe, {}));
   for (int zero = 1; zero <= 3; ++zero) {
-    expect_same_bits(run(on(recipe, {.zero = zero})), one, to_string(Degrees{.zero = zero}));
+    expect_same_bits(run(on(recipe, {.zero = zero})), one, to_string(MeshDegrees{.zero = zero}));
   }
 }
 
@@ -143,7 +144,7 @@ TEST(TrainMesh, SequencesWithFewTargetsCountByTheirTargets) {
   recipe.training.seq_len = 3;
   const std::vector<StepMetrics> one = run(on(recipe, {}));
   for (int zero = 0; zero <= 3; ++zero) {
-    const Degrees degrees{.shards = 3, .cp = 2, .zero = zero};
+    const MeshDegrees degrees{.shards = 3, .cp = 2, .zero = zero};
     expect_near(run(on(recipe, degrees)), one, 1e-5, to_string(degrees));
   }
 }
@@ -155,7 +156,7 @@ TEST(TrainMesh, AdamIsNotAdamW) {
   recipe.optimizer.name = "Adam";
   const std::vector<StepMetrics> adam = run(on(recipe, {}));
   EXPECT_NE(adam.back().loss, adamw.back().loss);
-  const Degrees degrees{.shards = 2, .cp = 1, .zero = 3};
+  const MeshDegrees degrees{.shards = 2, .cp = 1, .zero = 3};
   expect_near(run(on(recipe, degrees)), adam, 1e-5, to_string(degrees));
 }
 
@@ -164,18 +165,18 @@ TEST(TrainMesh, ACheckpointGoesOnOnAnyMeshAndStage) {
   recipe.model.enable_weight_tying = true;
   recipe.lr_scheduler.decay_ratio = 0;  // so that rates do not depend on the number of steps
   const std::vector<StepMetrics> whole = run(on(recipe, {}));
-  const std::vector<Degrees> all{{},
-                                 {.cp = 2, .zero = 1},
-                                 {.shards = 2, .zero = 2},
-                                 {.tp = 4},
-                                 {.shards = 3, .zero = 3},
-                                 {.shards = 2, .cp = 2, .zero = 3, .tp = 2},
-                                 {.copies = 2, .cp = 2, .zero = 1},
-                                 {.copies = 3, .shards = 2, .zero = 2},
-                                 {.cp = 2, .zero = 1, .tp = 2}};
+  const std::vector<MeshDegrees> all{{},
+                                     {.cp = 2, .zero = 1},
+                                     {.shards = 2, .zero = 2},
+                                     {.tp = 4},
+                                     {.shards = 3, .zero = 3},
+                                     {.shards = 2, .cp = 2, .zero = 3, .tp = 2},
+                                     {.copies = 2, .cp = 2, .zero = 1},
+                                     {.copies = 3, .shards = 2, .zero = 2},
+                                     {.cp = 2, .zero = 1, .tp = 2}};
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const Degrees& from = all[i];
-    const Degrees& to = all[(i + 1) % all.size()];
+    const MeshDegrees& from = all[i];
+    const MeshDegrees& to = all[(i + 1) % all.size()];
     const ScratchFolder folder;
     recipe.job.dump_folder = folder.path("run");
     recipe.checkpoint.enable = true;

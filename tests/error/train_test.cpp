@@ -148,11 +148,11 @@ TEST_F(TrainErrorTest, GoodInputIsNotRefused) {
 TEST_F(TrainErrorTest, TheMeshOfACluster) {
   const std::string tiny = path("tiny.toml");
   const std::string bf16 = "training.mixed_precision_param=bfloat16";
-  const ProgramRun chosen = train({tiny, "--mesh", "auto:c8", "--set", bf16, "--print-config"});
-  EXPECT_EQ(chosen.code, 0) << chosen.err;
+  const ProgramRun printed = train({tiny, "--mesh", "auto:c8", "--set", bf16, "--print-config"});
+  EXPECT_EQ(printed.code, 0) << printed.err;
   // c8 has 4 devices, and there is one sequence.
-  EXPECT_THAT(chosen.out, AllOf(HasSubstr("\ndata_parallel_shard_degree = 1 "),
-                                HasSubstr("\ncontext_parallel_degree = 4 ")));
+  EXPECT_THAT(printed.out, AllOf(HasSubstr("\ndata_parallel_shard_degree = 1 "),
+                                 HasSubstr("\ncontext_parallel_degree = 4 ")));
   const auto expect_mesh_refused = [&](const char* mesh, const std::string& setting,
                                        const char* text) {
     expect_train_refused({tiny, "--mesh", mesh, "--set", setting}, text);
