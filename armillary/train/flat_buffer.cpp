@@ -19,6 +19,7 @@ void FlatBuffer::take() {
   if (has_memory()) return;
   c10::StorageImpl& storage = *all_.storage().unsafeGetStorageImpl();
   const std::size_t bytes = static_cast<std::size_t>(count()) * sizeof(float);
+  storage.clear_data_ptr_access_error_msg_();
   storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
   storage.set_nbytes(bytes);
 }
@@ -28,6 +29,8 @@ void FlatBuffer::drop() {
   c10::StorageImpl& storage = *all_.storage().unsafeGetStorageImpl();
   storage.set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
   storage.set_nbytes(std::size_t{0});
+  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(
+      "store: a weight or gradient was read whose memory had been given back");
 }
 
 bool FlatBuffer::has_memory() const {

@@ -72,10 +72,12 @@ double Optimizer::clip(double max_norm, std::span<comm::Communicator* const> own
 }
 
 void Optimizer::step(double lr) {
+  ++steps_;
+  if (pieces_.empty()) return;  // fewer rows than ranks
   const at::NoGradGuard no_grad;
   // ATen takes one step count per parameter; all of them are the same tensor. The fused kernel
   // updates parameters, means and squares in place, in one pass.
-  const at::Tensor step = at::full({}, static_cast<double>(++steps_), at::kFloat);
+  const at::Tensor step = at::full({}, static_cast<double>(steps_), at::kFloat);
   using Fused = void(at::TensorList, at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                      at::TensorList, double, double, double, double, double, bool, bool,
                      const std::optional<at::Tensor>&, const std::optional<at::Tensor>&);

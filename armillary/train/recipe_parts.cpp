@@ -8,7 +8,9 @@
 #include <utility>
 
 #include "armillary/attention/shared_choice.h"
+#include "armillary/core/checked.h"
 #include "armillary/core/error.h"
+#include "armillary/core/threads.h"
 #include "armillary/model/registry.h"
 #include "armillary/predict/tune/automatic.h"
 #include "armillary/train/data.h"
@@ -74,7 +76,12 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   check_tables(recipe, vocab_size);
   const MeshShape mesh = mesh_of(recipe.parallelism);
   check_built(mesh);
-  check_mesh(mesh, mesh.ranks());
+  const std::int64_t ranks =
+      checked_product("recipe: ranks of the mesh", {mesh.pp, mesh.dp, mesh.cp, mesh.tp});
+  if (ranks > kMaxThreads) {
+    fail<InvalidArgument>("recipe: a mesh of {} ranks; at most {} are required", ranks,
+                          kMaxThreads);
+  }
   check_batch(mesh, recipe.training);
   if (mesh.tp == 1 && recipe.parallelism.tensor_parallel_keep_inputs) {
     fail<InvalidArgument>(
@@ -109,6 +116,12 @@ RunRates rates_of(const Recipe& recipe) {
 }
 
 cost::ModelAttention heads_along_tp(const cost::ModelAttention& shape, int index, int tp) {
+  if (tp == 1) return shape;
+  if (shape.kv_heads < 1) {
+    fail<InvalidArgument>(
+        "mesh: tp {} with a model that counts {} KV heads; at least 1 is required; nearest: tp 1",
+        tp, shape.kv_heads);
+  }
   // As the matrices that make them (model/decoder_parameters.cpp).
   const model::Parameter q{.name = "query heads",
                            .shape = {shape.heads},

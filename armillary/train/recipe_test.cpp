@@ -214,11 +214,12 @@ TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
   validate(Recipe());
   expect_invalid("model.n_heads=3", "model.n_heads 3 with model.dim 128", "nearest: n_heads 2");
   expect_invalid("model.n_kv_heads=3", "model.n_kv_heads 3 with model.n_heads 4", "nearest: 2");
-  for (const char* axis : {"pipeline_parallel_degree=2", "data_parallel_replicate_degree=3",
-                           "tensor_parallel_degree=4"}) {
-    expect_invalid(std::string("parallelism.") + axis,
-                   "mesh: ", "an axis that is not built yet; 1 is required; nearest: ");
-  }
+  expect_invalid("parallelism.pipeline_parallel_degree=2",
+                 "mesh: pp 2, an axis that is not built yet; 1 is required; nearest: pp 1");
+  expect_invalid("parallelism.data_parallel_replicate_degree=3",
+                 "training.global_batch_size = 1 on 3 ranks along dp");
+  expect_invalid("parallelism.tensor_parallel_degree=8", "over tp 8; ", "nearest: tp 4");
+  expect_invalid("parallelism.tensor_parallel_keep_inputs=true", "where nothing is gathered");
   EXPECT_EQ(Recipe().model.vocab_size, kVocabSize);
   expect_invalid("model.vocab_size=256",
                  "recipe: model.vocab_size 256; at least 257, the vocabulary of the data, is "

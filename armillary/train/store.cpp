@@ -274,6 +274,8 @@ void Store::zero_gradients() {
 void Store::begin_backward(int unit) {
   if (zero_ < 2) return;
   for (const std::size_t owner : unit_at(unit).owners) {
+    // The sum of the sequence before may still be under way.
+    if (reduction_ && reduction_->unit == owner) finish_reduction();
     FlatBuffer& gradients = units_[owner].gradients;
     if (gradients.has_memory()) continue;
     gradients.take();

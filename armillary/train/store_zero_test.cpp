@@ -48,13 +48,15 @@ class ThreeUnits : public model::Model {
 /// Forward and backward, unit by unit, of `passes` passes; the loss of one is `factor` times the
 /// model's.
 void train_on(Store& store, ThreeUnits& model, double factor, int passes) {
+  const model::ModelInputs inputs{
+      {}, {}, [](const at::Tensor& q, const at::Tensor&, const at::Tensor&) { return q; }};
   store.zero_gradients();
   for (int pass = 1; pass <= passes; ++pass) {
     std::vector<at::Tensor> ins(3), outs(3);
     for (int unit = 0; unit < 3; ++unit) {
       const auto u = static_cast<std::size_t>(unit);
       if (unit > 0) ins[u] = outs[u - 1].detach().requires_grad_(true);
-      outs[u] = model.run(unit, store.use(unit), ins[u], {});
+      outs[u] = model.run(unit, store.use(unit), ins[u], inputs);
       if (unit < 2) store.prefetch(unit + 1);
       store.release(unit);
     }

@@ -164,7 +164,6 @@ TrainResult take_steps(const RunParts& run, RankTrainer& trainer, std::int64_t b
 TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
                   const Recipe& recipe, const TrainOptions& options) {
   check_built(mesh.shape());
-  check_batch(mesh.shape(), recipe.training);
   comm::Communicator& comm = mesh.world();
   TrainResult result;
   const auto all_steps = [&](const Recording& recording) {
@@ -174,6 +173,7 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
     lines.push_back(fmt::format("--init-from = {}", !options.init_from.empty()));
     expect_same_settings(comm, std::move(lines));
     comm::run_together(comm, [&] {
+      check_batch(mesh.shape(), recipe.training);
       if (data.vocab_size() > model.vocab_size()) {
         fail<InvalidArgument>(
             "train: data with a vocabulary of {}; at most {}, the model's, is required",

@@ -2,6 +2,7 @@
 // may be broken on purpose first, to show that the proof finds it.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <optional>

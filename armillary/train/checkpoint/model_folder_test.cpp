@@ -96,8 +96,8 @@ TEST(ModelFolder, HasEveryParameterOfGpt2AndAnyVocabulary) {
   EXPECT_EQ(config["vocab_size"], 301);
   EXPECT_EQ(config["model"]["max_seq_len"], 60);
   write_model_folder(folder.path("m"), FolderFormat::Armillary, config, written.parameters());
-  const DrawnReplica read(recipe, 2);
-  load_parameters(folder.path("m"), recipe.model, read.store.pieces());
+  DrawnReplica read(recipe, 2);
+  load_parameters(folder.path("m"), recipe.model, read.store);
   EXPECT_TRUE(equal_parameters(read, written));
 
   EXPECT_THAT([&] { config_of(recipe); },
@@ -107,7 +107,7 @@ TEST(ModelFolder, HasEveryParameterOfGpt2AndAnyVocabulary) {
   const auto refused = [&](const auto& change, const std::string& text) {
     Recipe other = recipe;
     change(other.model);
-    EXPECT_THAT([&] { load_parameters(folder.path("m"), other.model, read.store.pieces()); },
+    EXPECT_THAT([&] { load_parameters(folder.path("m"), other.model, read.store); },
                 ThrowsMessage<InvalidArgument>(HasSubstr(text)));
   };
   refused([](model::ModelOptions& model) { model.vocab_size = 257; },
