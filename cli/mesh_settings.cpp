@@ -15,6 +15,7 @@ std::vector<std::string> mesh_settings(const tune::Advised& advised) {
   const auto recompute = static_cast<std::size_t>(parallelism.recompute);
   return {
       fmt::format("parallelism.data_parallel_shard_degree={}", parallelism.mesh.dp),
+      "parallelism.data_parallel_replicate_degree=1",
       fmt::format("parallelism.context_parallel_degree={}", parallelism.mesh.cp),
       fmt::format("parallelism.tensor_parallel_degree={}", parallelism.mesh.tp),
       fmt::format("parallelism.zero={}", parallelism.zero),

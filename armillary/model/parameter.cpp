@@ -62,8 +62,19 @@ void check_units(const Parameter& parameter, std::span<const std::string> units)
     fail<InvalidArgument>("model: parameter {} is of no unit; at least one of {} is required",
                           quote(parameter.name), list_names(units));
   }
+  auto next = units.begin();  // behind the unit before
   for (const std::string& unit : parameter.units) {
-    if (std::ranges::find(units, unit) != units.end()) continue;
+    const auto place = std::ranges::find(units, unit);
+    if (place != units.end()) {
+      if (place < next) {
+        fail<InvalidArgument>(
+            "model: parameter {} is of units {}; each once, in the order in which they run, is "
+            "required",
+            quote(parameter.name), list_names(parameter.units));
+      }
+      next = place + 1;
+      continue;
+    }
     const std::string nearest = nearest_name(unit, units);
     fail<InvalidArgument>(
         "model: parameter {} is of unit {}, which is not declared; {} is required{}",

@@ -15,6 +15,7 @@
 #include "armillary/core/count_text.h"
 #include "armillary/plan/strategies/strategy.h"
 #include "armillary/proof/prove.h"
+#include "armillary/train/mesh.h"
 
 namespace armillary::train {
 namespace {
@@ -172,6 +173,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   Estimate result;
   result.cost = cost;
   const Division division(recipe.parallelism);
+  check_batch(division.mesh, recipe.training);
   const std::int64_t world = division.mesh.ranks();
   const std::int64_t local_batch = recipe.training.global_batch_size / division.mesh.dp;
   result.gradient_sent_bytes =
@@ -194,8 +196,10 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
     const int tp = division.mesh.tp;
     for (int index = 0; index < tp; ++index) {
       const PlannedSequence planned{
-          plan::Planner(attention_problem(recipe, heads_along_tp(cost.attention, index, tp), mask),
-                        result.attention.strategy),
+          plan::Planner(
+              attention_problem(recipe, heads_along_tp(cost.attention, index, tp), mask),
+              chosen_strategy(recipe, heads_along_tp(cost.attention, index, tp), division.mesh.cp)
+                  .strategy),
           i / local_batch * division.mesh.cp * tp + index, tp};
       add_plan(result, planned);
       most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planned.planner.problem()));

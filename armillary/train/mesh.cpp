@@ -9,13 +9,9 @@
 namespace armillary::train {
 
 void check_built(const MeshShape& shape) {
-  for (const MeshAxis axis : {MeshAxis::Pp}) {
-    if (shape.size(axis) == 1) continue;
-    const std::string_view name = to_string(axis);
-    fail<InvalidArgument>(
-        "mesh: {} {}, an axis that is not built yet; 1 is required; nearest: {} 1", name,
-        shape.size(axis), name);
-  }
+  if (shape.pp == 1) return;
+  fail<InvalidArgument>("mesh: pp {}, an axis that is not built yet; 1 is required; nearest: pp 1",
+                        shape.pp);
 }
 
 void check_batch(const MeshShape& shape, const TrainingOptions& training) {

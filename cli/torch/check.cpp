@@ -51,6 +51,14 @@ train::Recipe read_recipe(const CheckArguments& arguments) {
   for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
   recipe.training.seq_len = std::min(recipe.training.seq_len, arguments.tokens);
   train::validate(recipe);
+  const MeshShape mesh = train::mesh_of(recipe.parallelism);
+  if (mesh.dp * mesh.tp > 1) {
+    fail<InvalidArgument>(
+        "check: a mesh of dp {} x tp {}; ranks along cp alone are compared with one device; dp and "
+        "tp of 1 are required: --set parallelism.data_parallel_shard_degree=1 --set "
+        "parallelism.data_parallel_replicate_degree=1 --set parallelism.tensor_parallel_degree=1",
+        mesh.dp, mesh.tp);
+  }
   return recipe;
 }
 

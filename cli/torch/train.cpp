@@ -107,7 +107,6 @@ void take_mesh(train::Recipe& recipe, const TrainArguments& arguments) {
     }
     train::apply_setting(recipe, setting);
   }
-  recipe.parallelism.data_parallel_replicate_degree = 1;
 }
 
 /// The run on the chosen engine. Its folder is written from on_start on, by rank 0.
@@ -156,9 +155,10 @@ void run_train(const TrainArguments& arguments) {
   }
   const MeshShape mesh = train::mesh_of(recipe.parallelism);
   const int world = mesh.ranks();
-  const std::string where = mesh.dp == 1
-                                ? fmt::format("parallelism.context_parallel_degree = {}", world)
-                                : fmt::format("a mesh of dp {} x cp {}", mesh.dp, mesh.cp);
+  const std::string where =
+      mesh.dp * mesh.tp == 1
+          ? fmt::format("parallelism.context_parallel_degree = {}", world)
+          : fmt::format("a mesh of dp {} x cp {} x tp {}", mesh.dp, mesh.cp, mesh.tp);
   const launch::EngineChoice choice = choose_engine(arguments.engine, {world, where});
   // The estimate, which needs the documents for their masks.
   const train::PackedText text = train::load_text(recipe.training);
