@@ -72,7 +72,8 @@ TEST(Store, AParameterOfTwoUnitsHasOneGradient) {
     EXPECT_TRUE(at::equal(store.pieces()[1].gradient, at::full({3}, 12 * p)));
   }
   store.zero_gradients();
-  for (const at::Tensor& weight : store.use(1).values()) {
+  const model::Weights weights = store.use(1);
+  for (const at::Tensor& weight : weights.values()) {
     EXPECT_EQ(weight.grad().abs().sum().item<float>(), 0);
   }
 }

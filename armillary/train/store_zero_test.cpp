@@ -165,7 +165,9 @@ TEST(StoreZero, BytesAtRestAreTheFormulas) {
       const Store store(ThreeUnits(), 7, {.sharded = &comm, .zero = zero});
       std::int64_t own = 0;
       for (const Piece& piece : store.pieces()) own += piece.value.numel();
-      if (zero == 0) EXPECT_EQ(own, kParameters);
+      if (zero == 0) {
+        EXPECT_EQ(own, kParameters);
+      }
       const std::int64_t whole[] = {8 * kParameters, 8 * kParameters, 4 * kParameters, 0};
       const std::int64_t shares[] = {8, 8, 12, 16};
       EXPECT_EQ(store.bytes_at_rest(), whole[zero] + shares[zero] * own) << zero;

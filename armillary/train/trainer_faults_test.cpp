@@ -55,9 +55,13 @@ std::vector<std::string> errors_of(const Recipe& recipe, const WatchedDecoder::W
       train(comm::Mesh(comm, shape), model, words(recipe.training.seq_len), recipe, {});
     } catch (const Error& error) {
       told[static_cast<std::size_t>(comm.rank())] = error.what();
+      throw;
     }
   };
-  comm::run_ranks(shape.ranks(), body);
+  try {
+    comm::run_ranks(shape.ranks(), body);
+  } catch (const Error&) {  // every rank has told it
+  }
   return told;
 }
 
