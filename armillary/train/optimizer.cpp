@@ -2,6 +2,7 @@
 // update values and state in one pass.
 #include "armillary/train/optimizer.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -11,6 +12,8 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -21,6 +24,19 @@
 
 namespace armillary::train {
 namespace {
+
+/// Adds the squares of a gradient. The sum is exact, so threads may add their parts in any order.
+void add_squares(SquareSum& squares, const at::Tensor& gradient) {
+  constexpr std::int64_t kGrain = 1 << 16;  // numbers that are worth a thread
+  const std::span all(gradient.const_data_ptr<float>(), static_cast<std::size_t>(gradient.numel()));
+  std::mutex mutex;
+  at::parallel_for(0, gradient.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+    SquareSum part;
+    part.add(all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
+    const std::lock_guard lock(mutex);
+    squares.add(part);
+  });
+}
 
 /// The sum of those of all ranks, the same bits on each.
 SquareSum sum_over(comm::Communicator& owners, const SquareSum& mine) {
@@ -59,8 +75,7 @@ double Optimizer::clip(double max_norm, std::span<comm::Communicator* const> own
   SquareSum squares;
   for (const Piece& piece : pieces_) {
     if (piece.is_copy) continue;
-    squares.add(
-        {piece.gradient.const_data_ptr<float>(), static_cast<std::size_t>(piece.gradient.numel())});
+    add_squares(squares, piece.gradient);
   }
   for (comm::Communicator* const group : owners) squares = sum_over(*group, squares);
   const double norm = std::sqrt(squares.total());

@@ -41,7 +41,8 @@ struct TrainSpread {
 };
 
 /// Expects the steps of every spread to equal those on one rank.
-void expect_equal_to_one_rank(const Recipe& recipe, const std::vector<TrainSpread>& spreads) {
+void expect_equal_to_one_rank(const Recipe& recipe, const std::vector<TrainSpread>& spreads,
+                              double relative = kFp32Relative) {
   Recipe alone = recipe;
   alone.parallelism.context_parallel_degree = 1;
   const auto want = run(alone);
@@ -55,9 +56,9 @@ void expect_equal_to_one_rank(const Recipe& recipe, const std::vector<TrainSprea
     const auto got = run(spread);
     ASSERT_EQ(got.size(), want.size());
     for (std::size_t i = 0; i < got.size(); ++i) {
-      EXPECT_NEAR(got[i].loss, want[i].loss, kFp32Relative * want[i].loss)
+      EXPECT_NEAR(got[i].loss, want[i].loss, relative * want[i].loss)
           << world << " ranks, " << strategy << ", " << layout << ", step " << i + 1;
-      EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, kFp32Relative * want[i].grad_norm)
+      EXPECT_NEAR(got[i].grad_norm, want[i].grad_norm, relative * want[i].grad_norm)
           << world << " ranks, " << strategy << ", " << layout << ", step " << i + 1;
     }
   }
@@ -104,18 +105,20 @@ TEST(Train, TiedWeightsAndAWindowEqualOneRank) {
 
 /// The model of GPT-2, which has learned positions, with and without an output matrix of its own.
 TEST(Train, Gpt2EqualsOneRank) {
+  constexpr double kGpt2 = 5e-5;  // LayerNorm: differences from a mean, which cancel more
   Recipe recipe = small_recipe();
   recipe.model.name = "gpt2";
   recipe.model.max_seq_len = 50;
   recipe.training.steps = 10;
   for (const bool tied : {true, false}) {
     recipe.model.enable_weight_tying = tied;
-    expect_equal_to_one_rank(recipe, {{2, "ring", "contiguous"}, {3, "allgather", "striped"}});
+    expect_equal_to_one_rank(recipe, {{2, "ring", "contiguous"}, {3, "allgather", "striped"}},
+                             kGpt2);
   }
   // Ranks without tokens.
   recipe.training.steps = 20;
   recipe.training.seq_len = 3;
-  expect_equal_to_one_rank(recipe, {{5, "ring", "zigzag"}});
+  expect_equal_to_one_rank(recipe, {{5, "ring", "zigzag"}}, kGpt2);
 }
 
 /// Words that the data do not have are never labels, and their number need not divide by anything.
