@@ -328,3 +328,26 @@ def test_processes_are_stopped_killed_and_resumed_on_other_worlds(tmp_path):
     output_of(launched(3, command(tmp_path / "other", "--resume", steps=steps, world=3)))
     for (_, loss, _), (step, expected, _) in zip(curve(tmp_path / "other"), whole, strict=True):
         assert abs(loss - expected) < 1e-5 * expected, step
+
+
+@pytest.mark.parametrize("engine", ["mpi", "c10d"])
+def test_a_mesh_of_processes_goes_on_where_one_of_threads_was_stopped(engine, tmp_path):
+    if engine == "mpi" and shutil.which("mpirun") is None:
+        pytest.skip("[SKIP] no MPI: ./dev setup mpi")
+    mesh = {
+        "world": 1,
+        "training__global_batch_size": 2,
+        "lr_scheduler__decay_ratio": 0,  # so that rates do not depend on the number of steps
+        "parallelism__data_parallel_shard_degree": 2,
+        "parallelism__tensor_parallel_degree": 2,
+    }
+    output_of(command(tmp_path / "whole", steps=4, parallelism__zero=3, **mesh))
+    output_of(command(tmp_path / "run", steps=2, parallelism__zero=2, **mesh))
+    launcher = {
+        "mpi": ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "4", PROGRAM],
+        "c10d": [PROGRAM, "launch", "-n", "4", "--"],
+    }[engine]
+    words = command(tmp_path / "run", "--resume", steps=4, parallelism__zero=3, **mesh)
+    output_of([*launcher, *words[1:]])
+    for (step, loss, norm), expected in zip(curve(tmp_path / "run"), curve(tmp_path / "whole"), strict=True):
+        assert (step, loss, norm) == pytest.approx(expected, rel=1e-5)
