@@ -149,9 +149,9 @@ at::Tensor Decoder::run_layer(std::int64_t layer, const Weights& weights, const 
       return recomputed(x_BLE, weights.values(), again, again);
     }
     case cost::Recompute::AttentionOutput:
-      return run_keeping_attention(bound, x_BLE, attends.keep);
+      break;
   }
-  ARMILLARY_CHECK(false);
+  return run_keeping_attention(bound, x_BLE, attends.keep);
 }
 
 at::Tensor Decoder::run_head(const Weights& weights, const at::Tensor& x_BLE,

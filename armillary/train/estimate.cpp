@@ -163,6 +163,17 @@ nlohmann::json to_json(const PassTraffic& pass) {
   return {{"sent_bytes_per_rank", pass.sent_bytes_per_rank}, {"steps", pass.steps}};
 }
 
+/// The strategy of each rank along tp, whose heads may differ.
+std::vector<ChosenStrategy> strategies_along_tp(const Recipe& recipe,
+                                                const cost::ModelAttention& shape,
+                                                const MeshShape& mesh) {
+  std::vector<ChosenStrategy> strategies;
+  for (int index = 0; index < mesh.tp; ++index) {
+    strategies.push_back(chosen_strategy(recipe, heads_along_tp(shape, index, mesh.tp), mesh.cp));
+  }
+  return strategies;
+}
+
 }  // namespace
 
 Estimate estimate(const Recipe& recipe, const Data& data) {
@@ -187,19 +198,18 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 
   // Plans of every sequence.
   std::int64_t most_tokens = 0;
-  result.attention = chosen_strategy(recipe, heads_along_tp(cost.attention, 0, division.mesh.tp),
-                                     division.mesh.cp);
+  const int tp = division.mesh.tp;
+  const std::vector<ChosenStrategy> strategies =
+      strategies_along_tp(recipe, cost.attention, division.mesh);
+  result.attention = strategies.front();
   for (std::int64_t i = 0; i < recipe.training.global_batch_size; ++i) {
     const Sequence sequence =
         checked_sequence(data, i, {.seq_len = recipe.training.seq_len, .fields = {}});
     const plan::Mask mask = sequence_mask(recipe.parallelism.mask, sequence.documents);
-    const int tp = division.mesh.tp;
     for (int index = 0; index < tp; ++index) {
       const PlannedSequence planned{
-          plan::Planner(
-              attention_problem(recipe, heads_along_tp(cost.attention, index, tp), mask),
-              chosen_strategy(recipe, heads_along_tp(cost.attention, index, tp), division.mesh.cp)
-                  .strategy),
+          plan::Planner(attention_problem(recipe, heads_along_tp(cost.attention, index, tp), mask),
+                        strategies[static_cast<std::size_t>(index)].strategy),
           i / local_batch * division.mesh.cp * tp + index, tp};
       add_plan(result, planned);
       most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planned.planner.problem()));
