@@ -128,6 +128,7 @@ Digest digest_of(const plan::RankProgram& program, const Digest& blocks) {
   Hash hash;
   hash.add_all(blocks, program.rank, program.slots, program.tiles, program.ops, program.inputs,
                program.outputs, program.saved);
+  if (!program.groups.empty()) hash.add(program.groups);
   return hash.digest();
 }
 

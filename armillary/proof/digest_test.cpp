@@ -97,6 +97,9 @@ TEST(Digest, OfAProgramDependsOnAllOfIt) {
       [](Program& p) { p.inputs.pop_back(); },
       [](Program& p) { p.outputs.push_back(p.inputs[0]); },
       [](Program& p) { p.saved.pop_back(); },
+      [](Program& p) {
+        p.groups.push_back({0, 1});
+      },
   };
   std::set<Digest> digests;
   for (const auto& change : changes) {

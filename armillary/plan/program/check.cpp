@@ -11,8 +11,9 @@ std::optional<std::vector<Action>> check(const World& world, Diagnostics& diagno
   check_zero_copy(world, diagnostics);
   if (!diagnostics.empty()) return std::nullopt;
   const std::vector<MatchedMessage> messages = match_messages(world, diagnostics);
+  const std::vector<JointAction> joints = match_joint(world, diagnostics);
   if (!diagnostics.empty()) return std::nullopt;
-  std::vector<Action> actions = order_actions(world, messages, diagnostics);
+  std::vector<Action> actions = order_actions(world, messages, diagnostics, joints);
   if (!diagnostics.empty()) return std::nullopt;
   return actions;
 }

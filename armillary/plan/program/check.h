@@ -7,7 +7,7 @@
 //   zero_copy    nothing is written over the view of a send without a copy; a receive without a
 //                copy writes a whole tile that nothing else writes, and that is not the caller's
 //   match        every send meets one receive of an equal view, in order per lane and pair of
-//                ranks
+//                ranks; every rank of a group comes to each of its joint ops, in order per lane
 //   order        steps of a lane, also of the compute lane, do not decrease; no op of a batch
 //                conflicts with another of it; there is no cycle of waits, so there is no deadlock
 //                even without any buffering
@@ -30,13 +30,15 @@ namespace armillary::plan {
 /// is asked about ops that are well formed otherwise, by several threads.
 using OpRule = std::function<void(const RankProgram& program, int op, Diagnostics& diagnostics)>;
 
-/// One action of a run: a compute op of a rank, or a message (both ends at once).
+/// One action of a run: a compute op of a rank, a message (both ends at once), or the part of one
+/// rank in a joint op.
 struct Action {
   Rank rank = 0;   ///< The rank whose slots it writes: that of the compute op or of the receive.
   int op = 0;      ///< The compute op, or the receive.
   Rank from = -1;  ///< The sender; -1: a compute op.
   int send = -1;   ///< The send; -1: a compute op.
   int wave = 0;    ///< All actions that it waits for are in lower waves.
+  int joint = -1;  ///< Actions with one number follow each other: they are one joint op.
   bool is_message() const { return from >= 0; }
 };
 
@@ -69,13 +71,23 @@ struct MatchedMessage {
 /// lane, in program order.
 std::vector<MatchedMessage> match_messages(const World& world, Diagnostics& diagnostics);
 
+/// A joint op: op `ops[i]` of rank `group[i]`. Refers to a program.
+struct JointAction {
+  std::span<const Rank> group;
+  std::vector<int> ops;
+};
+
+/// Rule `match` of joint ops: the n-th of a lane and a group is of one kind on all its ranks. The
+/// joint ops of programs that obey it, by lane, group and order.
+std::vector<JointAction> match_joint(const World& world, Diagnostics& diagnostics);
+
 /// True if two messages show equal parts of the same tensors, in the same order.
 bool equal_messages(const RankProgram& a, const Op& left, const RankProgram& b, const Op& right);
 
 /// True if the steps of the ops show that the programs obey the rule `order`: each batch waits only
 /// for what can be done before any message of its step, and both ends of each message are in one
 /// step. Then no waits form a cycle, on the strictest machine. False proves nothing:
-/// order_actions() decides. All ranks on all cores.
+/// order_actions() decides. All ranks on all cores. Requires programs without joint ops.
 bool waits_follow_steps(const World& world, const std::vector<MatchedMessage>& messages);
 
 /// Rule `order`: all actions in an order that respects every wait, for the strictest machine: no
@@ -83,6 +95,7 @@ bool waits_follow_steps(const World& world, const std::vector<MatchedMessage>& m
 /// and returns nothing if ops of a batch conflict, steps of a lane decrease, or waits form a cycle;
 /// then every op of the cycle is named.
 std::vector<Action> order_actions(const World& world, const std::vector<MatchedMessage>& messages,
-                                  Diagnostics& diagnostics);
+                                  Diagnostics& diagnostics,
+                                  const std::vector<JointAction>& joints = {});
 
 }  // namespace armillary::plan

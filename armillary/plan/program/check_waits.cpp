@@ -1,7 +1,8 @@
 // Rule `order`, by a graph of waits. (1) RankWaits makes the graph of one rank, on all cores: ops
 // and batches in lane order, and waits through slots (hazards.h). (2) wait_graph() puts the graphs
-// of all ranks side by side and connects them by messages. (3) A topological sort gives the order
-// of actions; nodes that are left over are on or behind a cycle, of which one is found and printed.
+// of all ranks side by side and connects them by messages and joint ops. (3) A topological sort
+// gives the order of actions; nodes that are left over are on or behind a cycle, of which one is
+// found and printed.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -18,8 +19,9 @@ namespace armillary::plan {
 namespace {
 
 /// Graph of actions; an edge says that one must come before the other. A compute op is one node. A
-/// batch is two nodes, its start and its end. All messages from one batch to another are one node,
-/// after the starts and before the ends of both batches.
+/// batch is two nodes, its start and its end; so is each rank's part in a joint op. All messages
+/// from one batch to another are one node, after the starts and before the ends of both batches. A
+/// joint op is one node after the starts and before the ends of all its parts.
 class WaitGraph {
  public:
   struct WaitNode {
@@ -28,6 +30,7 @@ class WaitGraph {
     int first_message = 0;
     int messages = 0;
     bool runs = false;  ///< True for a compute op.
+    int joint = -1;     ///< The joint op.
   };
   struct Edge {
     int before;
@@ -141,7 +144,8 @@ class RankWaits {
     for (int b = 0; b < count; ++b) {
       const Batch& batch = batches_[b];
       const int op = batches_.ops(batch).front();
-      const bool runs = !program_.ops[op].is_comm();
+      const bool runs =
+          !program_.ops[op].is_comm() && !(*program_.words)[program_.ops[op].kind].joint;
       const int start = graph_.add({.rank = program_.rank, .op = op, .runs = runs});
       const int end = runs ? start : graph_.add({.rank = program_.rank, .op = op});
       if (!runs) graph_.edge(start, end);
@@ -194,9 +198,9 @@ class RankWaits {
   std::vector<BatchSpan> spans_;  ///< By batch.
 };
 
-/// The graph of all ranks and messages. Adds the diagnostics of single ranks.
+/// The graph of all ranks, messages and joint ops. Adds the diagnostics of single ranks.
 WaitGraph wait_graph(const World& world, const std::vector<MatchedMessage>& messages,
-                     Diagnostics& diagnostics) {
+                     const std::vector<JointAction>& joints, Diagnostics& diagnostics) {
   // The graphs of the ranks.
   std::vector<std::unique_ptr<RankWaits>> ranks(world.ranks.size());
   parallel_for_ranks(static_cast<int>(world.ranks.size()), [&](Rank rank) {
@@ -237,6 +241,16 @@ WaitGraph wait_graph(const World& world, const std::vector<MatchedMessage>& mess
     graph.edge(recv.start, node);
     graph.edge(node, send.end);
     graph.edge(node, recv.end);
+  }
+  for (std::size_t j = 0; j < joints.size(); ++j) {
+    const JointAction& joint = joints[j];
+    const int node = graph.add(
+        {.rank = joint.group.front(), .op = joint.ops.front(), .joint = static_cast<int>(j)});
+    for (std::size_t i = 0; i < joint.ops.size(); ++i) {
+      const BatchSpan part = span_of(joint.group[i], joint.ops[i]);
+      graph.edge(part.start, node);
+      graph.edge(node, part.end);
+    }
   }
   return graph;
 }
@@ -296,8 +310,9 @@ void add_cycle(const WaitGraph& graph, const World& world, Diagnostics& diagnost
 }  // namespace
 
 std::vector<Action> order_actions(const World& world, const std::vector<MatchedMessage>& messages,
-                                  Diagnostics& diagnostics) {
-  WaitGraph graph = wait_graph(world, messages, diagnostics);
+                                  Diagnostics& diagnostics,
+                                  const std::vector<JointAction>& joints) {
+  WaitGraph graph = wait_graph(world, messages, joints, diagnostics);
   if (!diagnostics.empty()) return {};
   const std::vector<int> order = graph.sort();
   if (order.size() < graph.nodes().size()) {
@@ -316,6 +331,15 @@ std::vector<Action> order_actions(const World& world, const std::vector<MatchedM
                          .from = ends.from,
                          .send = ends.send,
                          .wave = graph.wave(n)});
+    }
+    if (node.joint >= 0) {
+      const JointAction& joint = joints[node.joint];
+      for (std::size_t i = 0; i < joint.ops.size(); ++i) {
+        actions.push_back({.rank = joint.group[i],
+                           .op = joint.ops[i],
+                           .wave = graph.wave(n),
+                           .joint = node.joint});
+      }
     }
     if (node.runs) actions.push_back({.rank = node.rank, .op = node.op, .wave = graph.wave(n)});
   }

@@ -3,7 +3,9 @@
 // op the types of its operands, their shapes, and memory that must not be shared.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <vector>
 
 #include "armillary/core/count_text.h"
 #include "armillary/plan/program/check.h"
@@ -27,6 +29,7 @@ class WellFormedChecker {
 
   void check() {
     check_slots();
+    check_groups();
     for (int id = 0; id < static_cast<int>(program_.tiles.size()); ++id) check_tile(id);
     for (const auto* roles : {&program_.inputs, &program_.outputs, &program_.saved}) {
       for (const int id : *roles) {
@@ -50,6 +53,22 @@ class WellFormedChecker {
                          count_of(bytes, "byte"));
         return;
       }
+    }
+  }
+
+  /// The ranks of a group ascend below the world, and the rank is one of them.
+  void check_groups() {
+    for (std::size_t g = 0; g < program_.groups.size(); ++g) {
+      const std::vector<Rank>& group = program_.groups[g];
+      const bool ascends = std::ranges::adjacent_find(group, std::greater_equal<>()) == group.end();
+      const bool inside = ascends && !group.empty() && group.front() >= 0 &&
+                          group.back() < world_.size &&
+                          std::ranges::binary_search(group, program_.rank);
+      if (inside) continue;
+      diagnostics_.add(program_.rank, -1, "well_formed",
+                       "group {} is of ranks {}; ranks that ascend below {}, this one among them, "
+                       "are required",
+                       g, fmt::format("{}", fmt::join(group, ",")), world_.size);
     }
   }
 
@@ -154,12 +173,27 @@ class WellFormedChecker {
     }
   }
 
+  /// A joint op has a lane and a group.
+  void check_joint(int i) {
+    const Op& op = program_.ops[i];
+    if (op.lane <= kCompute) {
+      diagnostics_.add(program_.rank, i, "well_formed", "{} on the compute lane",
+                       words_[op.kind].name);
+    }
+    if (op.peer < 0 || op.peer >= static_cast<int>(program_.groups.size())) {
+      diagnostics_.add(program_.rank, i, "well_formed", "{} in group {} of {}",
+                       words_[op.kind].name, op.peer, program_.groups.size());
+    }
+  }
+
   const Tile& tile(const View& view) const { return program_.tiles[view.tile]; }
 
   /// A compute op is on its lane, and its operands fit the op and each other.
   void check_compute(int i) {
     const Op& op = program_.ops[i];
-    if (op.lane != kCompute) {
+    if (words_[op.kind].joint) {
+      check_joint(i);
+    } else if (op.lane != kCompute) {
       diagnostics_.add(program_.rank, i, "well_formed", "{} on comm lane {}", words_[op.kind].name,
                        op.lane);
     }
@@ -193,7 +227,7 @@ class WellFormedChecker {
   void check_shapes(int i) {
     const Op& op = program_.ops[i];
     const KindWord& word = words_[op.kind];
-    for (std::size_t v = 0; v < op.views.size(); ++v) {
+    for (std::size_t v = 0; v < op.views.size() && !word.reshapes; ++v) {
       std::size_t first = 0;
       while (side_of(word.operands[first]) != side_of(word.operands[v])) ++first;
       const View& view = op.views[v];

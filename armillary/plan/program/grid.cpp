@@ -31,10 +31,10 @@ struct Token {
   Kind kind{};
   Lane lane = kCompute;
   Noun noun;
-  std::vector<Rank> peers;
-  std::string other_side;  ///< Operands that are read on another side than the first.
-  std::string mark;        ///< Which accumulators it initialises.
-  std::vector<int> ops;    ///< Indices in the rank's ops.
+  std::vector<Rank> peers;  ///< All ranks of the group of a joint op.
+  std::string other_side;   ///< Operands that are read on another side than the first.
+  std::string mark;         ///< Which accumulators it initialises.
+  std::vector<int> ops;     ///< Indices in the rank's ops.
 };
 
 /// Formats numbers as `7`, `{0,4-7}` or `{}`.
@@ -80,6 +80,8 @@ class Tokens {
                 .mark = {},
                 .ops = {index}};
     if (op.is_comm()) token.peers = {op.peer};
+    const bool has_group = op.peer >= 0 && op.peer < static_cast<int>(program_.groups.size());
+    if (token.word->joint && has_group) token.peers = program_.groups[op.peer];
     if (!words_.takes(op.kind, op.views.size())) return token;
     // The first operand names the token: the queries of an op that attends, otherwise the tile that
     // is sent or written.
@@ -224,6 +226,9 @@ std::string print(const Token& token) {
         break;
       case '!':
         text += token.mark;
+        break;
+      case '@':
+        text += "r" + list(token.peers);
         break;
       default:
         text += letter;

@@ -7,7 +7,7 @@
 //   page1>r{2,3}       send block 1 of `page` to ranks 2 and 3
 //   page0<r1           receive block 0 from rank 1
 //   fetch(table{0,1})  any other op: its kind and its first operand, or the form that the
-//                      vocabulary has for it (KindWord::form)
+//                      vocabulary has for it (KindWord::form), with the ranks of a joint op
 //   page1[0:2]         heads 0 and 1, where these are not all heads
 //
 // Ops stand in program order; ops that print as one token stand at the place of the first of them.

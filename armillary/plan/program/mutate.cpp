@@ -40,6 +40,7 @@ class Enumeration {
       add(MutationKind::Doubled, i, {});
       add_swaps(i);
       if (op.is_comm()) add_peers(i);
+      if (words_[op.kind].joint) add_groups(i);
       if (op.is_comm() && op.views.size() == 1) add(MutationKind::OtherZeroCopy, i, {});
       // Its views, alone and in groups that must agree.
       for (const std::uint32_t operands : operand_groups(op)) add_views(i, operands);
@@ -84,6 +85,13 @@ class Enumeration {
       if (peer != program_.ops[i].peer) add(MutationKind::OtherPeer, i, {.to = peer});
     }
     if (world_.size == 1) add(MutationKind::OtherPeer, i, {.to = 1});
+  }
+
+  /// All other groups of the rank.
+  void add_groups(std::size_t i) {
+    for (int group = 0; group < static_cast<int>(program_.groups.size()); ++group) {
+      if (group != program_.ops[i].peer) add(MutationKind::OtherPeer, i, {.to = group});
+    }
   }
 
   /// Sets of operands as bits: each operand alone, and all operands of each side.

@@ -19,7 +19,7 @@ enum class MutationKind : std::uint8_t {
   Dropped,        ///< The op is left out.
   Doubled,        ///< The op is done twice in a row.
   Swapped,        ///< The op changes places with op `to`: the next op, or the next of its lane.
-  OtherPeer,      ///< The peer of a send or receive is rank `to`.
+  OtherPeer,      ///< The peer of a send or receive is rank `to`; the group of a joint op is `to`.
   FewerBlocks,    ///< The operands lack `block`.
   OtherBlock,     ///< The operands show block `to` in place of `block`.
   FewerHeads,     ///< The operands lack their first (`to` 0) or last (`to` 1) head.

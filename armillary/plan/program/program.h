@@ -6,15 +6,17 @@
 //                          size before the result
 //                  ops     actions on views of tiles, in program order
 //
-// The machine knows sends and receives. All other kinds of ops, and all tensors, are numbers; a
-// vocabulary (vocabulary.h) says which operands they have and what they are called.
+// The machine knows sends and receives, and that a vocabulary may have joint ops: actions of a
+// whole group of ranks, such as collectives. All other kinds of ops, and all tensors, are numbers;
+// a vocabulary (vocabulary.h) says which operands they have and what they are called.
 //
 // Meaning of order. Ops of one lane keep their order. Ops of different lanes wait for each other
 // only through slots (hazards.h): an op waits for every earlier op of the rank that wrote what it
 // reads (RAW), or that read or wrote what it writes (WAR, WAW). Writing a tile ends the tile that
 // was in its slot before. Sends and receives of one lane with the same `step` are one batch
 // (batches.h): they start together, and batches of a lane start in order. Messages of one lane from
-// one rank to another match in order: the n-th send meets the n-th receive.
+// one rank to another match in order: the n-th send meets the n-th receive; so do joint ops of a
+// lane and a group.
 #pragma once
 
 #include <array>
@@ -94,7 +96,7 @@ struct Op {
   Kind kind{};
   Lane lane = kCompute;
   int step = 0;    ///< Batch of a send or receive; row of the printed grid for all ops.
-  Rank peer = -1;  ///< Send and receive only.
+  Rank peer = -1;  ///< The other rank of a message; the place in RankProgram::groups of a joint op.
   Collective collective = Collective::None;
   /// By side: the op initialises the accumulators of the side instead of adding to them. It is then
   /// one kernel call. Set by lowering; for kinds that may (KindWord::begins).
@@ -123,6 +125,8 @@ struct RankProgram {
   std::vector<int> outputs;  ///< Tiles that the caller receives.
   /// Tiles that a program leaves behind for a later one, which finds them in the same order.
   std::vector<int> saved;
+  /// The groups of joint ops, each as its ranks, ascending, with this one among them.
+  std::vector<std::vector<Rank>> groups;
   bool operator==(const RankProgram&) const = default;
 };
 

@@ -2,7 +2,12 @@
 // parse function for each struct takes its fields from a Node. Names are those of the vocabulary.
 #include "armillary/plan/program/program_json.h"
 
+#include <algorithm>
 #include <array>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace armillary::plan {
 namespace {
@@ -12,6 +17,15 @@ constexpr std::array kCollectives{Collective::AllGather, Collective::ReduceScatt
 
 std::string init_key(const Vocabulary& words, std::size_t side) {
   return fmt::format("init_{}", words.sides[side].name);
+}
+
+/// True if the ops of this kind have a peer: another rank, or a group.
+bool has_peer(const Vocabulary& words, const Op& op) {
+  return op.is_comm() || words[op.kind].joint;
+}
+/// True if programs have groups.
+bool has_groups(const Vocabulary& words) {
+  return std::ranges::any_of(words.kinds, &KindWord::joint);
 }
 
 /// The word of a table that this string is the name of.
@@ -38,7 +52,7 @@ Json to_json(const Vocabulary& words, const Tile& tile) {
 /// operands.
 Json to_json(const Vocabulary& words, const Op& op) {
   Json json{{"op", words[op.kind].name}, {"lane", op.lane}, {"step", op.step}};
-  if (op.is_comm()) json["peer"] = op.peer;
+  if (has_peer(words, op)) json["peer"] = op.peer;
   if (op.collective != Collective::None) json["collective"] = to_string(op.collective);
   for (std::size_t side = 0; side < words.sides.size(); ++side) {
     if (op.init[side]) json[init_key(words, side)] = true;
@@ -94,7 +108,7 @@ Op parse_op(const Node& node, const Vocabulary& words) {
   op.kind = word_at<Kind>(node["op"], words.kinds);
   op.lane = node["lane"].integer<Lane>();
   op.step = node["step"].integer<int>();
-  if (op.is_comm()) {
+  if (has_peer(words, op)) {
     op.peer = node["peer"].integer<Rank>();
   } else if (node.has("peer")) {
     node["peer"].refuse("no peer for {}", words[op.kind].name);
@@ -129,14 +143,21 @@ Json json_of(const RankProgram& program) {
   }
   for (const Tile& tile : program.tiles) tiles.push_back(to_json(words, tile));
   for (const Op& op : program.ops) ops.push_back(to_json(words, op));
-  return {{"rank", program.rank},     {"slots", std::move(slots)},  {"tiles", std::move(tiles)},
-          {"inputs", program.inputs}, {"outputs", program.outputs}, {"saved", program.saved},
-          {"ops", std::move(ops)}};
+  Json json{{"rank", program.rank},     {"slots", std::move(slots)},  {"tiles", std::move(tiles)},
+            {"inputs", program.inputs}, {"outputs", program.outputs}, {"saved", program.saved}};
+  if (has_groups(words)) json["groups"] = program.groups;
+  json["ops"] = std::move(ops);
+  return json;
 }
 
 /// The rank is not compared with the place in the list: that is a rule of verify, too.
 RankProgram parse_program(const Node& node, const Vocabulary& words) {
-  node.object({"rank", "slots", "tiles", "inputs", "outputs", "saved", "ops"});
+  std::vector<std::string> keys{"rank", "slots", "tiles", "inputs", "outputs", "saved"};
+  if (has_groups(words)) keys.emplace_back("groups");
+  keys.emplace_back("ops");
+  node.object(keys);
+  std::vector<std::vector<Rank>> groups;
+  if (has_groups(words)) groups = node["groups"].list(std::mem_fn(&Node::integers));
   return {.words = &words,
           .rank = node["rank"].integer<Rank>(),
           .slots = node["slots"].list(parse_slot),
@@ -144,7 +165,8 @@ RankProgram parse_program(const Node& node, const Vocabulary& words) {
           .ops = node["ops"].list([&](const Node& op) { return parse_op(op, words); }),
           .inputs = node["inputs"].integers(),
           .outputs = node["outputs"].integers(),
-          .saved = node["saved"].integers()};
+          .saved = node["saved"].integers(),
+          .groups = std::move(groups)};
 }
 
 /// The text as JSON, no deeper than a plan is.

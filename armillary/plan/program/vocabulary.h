@@ -44,11 +44,16 @@ struct KindWord {
   /// many, is such an operand.
   std::span<const Operand> operands;
   /// The word of the printed grid (grid.h): `%` is the first operand, `&` the operands of the other
-  /// side, `!` the accumulators that the op initialises. Empty: `name(%)`.
+  /// side, `!` the accumulators that the op initialises, `@` the ranks of a joint op. Empty:
+  /// `name(%)`.
   std::string_view form = {};
   unsigned begins = 0;  ///< Sides whose accumulators the op may initialise, a bit for each.
   /// All operands without a tensor show the same tensor.
   bool same_tensor = false;
+  /// The ranks of a group do it together, each with operands of its own: a collective. It is on a
+  /// communication lane; no rank goes on before all have come to it.
+  bool joint = false;
+  bool reshapes = false;  ///< Operands of one side may differ in blocks and heads.
   unsigned written = 0;  ///< Operands that are written or updated, a bit for each; see kind_word().
 };
 
