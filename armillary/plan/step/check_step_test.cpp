@@ -1,0 +1,233 @@
+// check_step_test.cpp: every small step is proved; programs that are wrong are refused by the rule
+// that they break, in words.
+#include "armillary/plan/step/check_step.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/program/mutate.h"
+#include "armillary/plan/program/program_json.h"
+#include "armillary/plan/step/step_program.h"
+#include "armillary/plan/step/testing/step_shapes.h"
+#include "armillary/plan/step/words.h"
+
+namespace armillary::plan::step {
+namespace {
+
+using testing::HasSubstr;
+
+std::vector<Diagnostic> faults_of(const StepProgram& step) {
+  return check_step(step.world(), step.tables.shape());
+}
+
+TEST(Step, IsProvedForAllShapes) {
+  for (const StepShape& shape : small_steps(small_meshes())) {
+    for (const bool reshard : {true, false}) {
+      for (const bool sequence_parallel : {true, false}) {
+        StepShape one = shape;
+        one.reshard_after_forward = reshard;
+        one.sequence_parallel = sequence_parallel;
+        EXPECT_EQ(faults_of(build_step(one)), std::vector<Diagnostic>{}) << name_of(one);
+      }
+    }
+  }
+}
+
+TEST(Step, IsProvedWithUnitsThatShareMuch) {
+  StepShape shape{.units = {{.name = "a", .split = 9},
+                            {.name = "b", .split = 8, .uses = {0}},
+                            {.name = "c", .uses = {0, 1}},
+                            {.name = "d", .alike = 7, .uses = {1}}},
+                  .mesh = {.cp = 2, .tp = 2},
+                  .microbatches = 2};
+  for (shape.zero = 0; shape.zero <= 3; ++shape.zero) {
+    EXPECT_EQ(faults_of(build_step(shape)), std::vector<Diagnostic>{}) << shape.zero;
+  }
+}
+
+TEST(Step, ComesBackFromJson) {
+  for (const RankProgram& program : build_step(small_step({.dp = 2, .tp = 2}, 3, 2, true)).ranks) {
+    EXPECT_EQ(parse_program_json(to_json(program), step_words()), program);
+  }
+}
+
+/// Stage 3: gathers of the next unit and sums of the one before stand beside each run.
+TEST(Step, GathersAheadAndSumsBehind) {
+  const StepProgram step = build_step(small_step({.cp = 2}, 3, 1, false));
+  const auto units_in_row = [&](int row, StepOp kind) {
+    std::vector<int> units;
+    for (const Op& op : step.ranks[0].ops) {
+      if (op.step == row && op.kind == kind) units.push_back(op.views.front().blocks.front());
+    }
+    return units;
+  };
+  using Units = std::vector<int>;
+  // Rows 0 to 2 are forward, 3 to 5 backward.
+  EXPECT_EQ(units_in_row(0, StepOp::Gather), (Units{0, 1}));
+  EXPECT_EQ(units_in_row(1, StepOp::Gather), (Units{2}));
+  EXPECT_EQ(units_in_row(2, StepOp::Gather), Units{});
+  EXPECT_EQ(units_in_row(2, StepOp::Release), Units{}) << "the head runs next, too";
+  EXPECT_EQ(units_in_row(3, StepOp::Gather), (Units{1}));
+  EXPECT_EQ(units_in_row(4, StepOp::Gather), (Units{0}));
+  EXPECT_EQ(units_in_row(4, StepOp::ReduceScatter), (Units{2}));
+  EXPECT_EQ(units_in_row(4, StepOp::Release), (Units{2, 1})) << "the gradient, then the weight";
+  EXPECT_EQ(units_in_row(5, StepOp::ReduceScatter), (Units{1}));
+  EXPECT_EQ(units_in_row(6, StepOp::ReduceScatter), (Units{0}));
+}
+
+/// How often each stage moves parameters and gradients.
+TEST(Step, HasTheCollectivesOfItsStage) {
+  const auto count = [](const StepShape& shape, StepOp kind) {
+    const StepProgram step = build_step(shape);
+    return std::ranges::count_if(step.ranks[0].ops, [&](const Op& op) { return op.kind == kind; });
+  };
+  constexpr int kUnits = 3;
+  constexpr int kMicrobatches = 4;
+  const auto shape = [](int zero) { return small_step({.dp = 2}, zero, kMicrobatches, false); };
+  EXPECT_EQ(count(shape(0), StepOp::AllReduce), kUnits + 1) << "and the loss";
+  EXPECT_EQ(count(shape(1), StepOp::ReduceInPlace), kUnits);
+  EXPECT_EQ(count(shape(1), StepOp::GatherInPlace), kUnits);
+  EXPECT_EQ(count(shape(2), StepOp::ReduceScatter), kUnits * kMicrobatches);
+  EXPECT_EQ(count(shape(2), StepOp::GatherInPlace), kUnits);
+  EXPECT_EQ(count(shape(3), StepOp::ReduceScatter), kUnits * kMicrobatches);
+  // The first and the last unit run twice in a row: the last in every microbatch, the first where
+  // one microbatch follows another.
+  EXPECT_EQ(count(shape(3), StepOp::Gather),
+            (2 * kUnits - 1) * kMicrobatches - (kMicrobatches - 1));
+  StepShape stays = shape(3);
+  stays.reshard_after_forward = false;
+  EXPECT_EQ(count(stays, StepOp::Gather), kUnits * kMicrobatches - (kMicrobatches - 1));
+  EXPECT_EQ(count(small_step({}, 3, 2, false), StepOp::Gather), 0) << "one replica has no ZeRO";
+}
+
+/// A change of the programs of a step, and the first fault that is found in them.
+std::string fault_of(const StepShape& shape, const std::function<void(StepProgram&)>& change) {
+  StepProgram step = build_step(shape);
+  change(step);
+  const std::vector<Diagnostic> faults = faults_of(step);
+  return faults.empty() ? "" : faults[0].rule + ": " + faults[0].text;
+}
+
+/// Erases the ops of a kind from all ranks.
+std::function<void(StepProgram&)> without(StepOp kind) {
+  return [kind](StepProgram& step) {
+    for (RankProgram& program : step.ranks) {
+      std::erase_if(program.ops, [&](const Op& op) { return op.kind == kind; });
+    }
+  };
+}
+
+/// Changes the first op of a kind on all ranks.
+std::function<void(StepProgram&)> with_first(StepOp kind,
+                                             const std::function<void(RankProgram&, Op&)>& change) {
+  return [kind, change](StepProgram& step) {
+    for (RankProgram& program : step.ranks) {
+      change(program,
+             *std::ranges::find_if(program.ops, [&](const Op& op) { return op.kind == kind; }));
+    }
+  };
+}
+
+TEST(Step, FaultsAreNamed) {
+  const auto shape = [](int zero) { return small_step({.dp = 2, .tp = 2}, zero, 2, false); };
+  EXPECT_EQ(fault_of(shape(0), without(StepOp::AllReduce)),
+            "partial: reads grad of embedding, which is partial along dp in microbatch 0 of "
+            "embedding");
+  EXPECT_EQ(fault_of(shape(3), without(StepOp::Gather)),
+            "undefined: reads weight of embedding, which is not there");
+  EXPECT_EQ(fault_of(shape(1), without(StepOp::GatherInPlace)),
+            "complete: weight of embedding is not updated");
+  EXPECT_EQ(fault_of(shape(0), without(StepOp::Update)),
+            "complete: weight of embedding is not updated");
+  EXPECT_THAT(fault_of(shape(3), without(StepOp::Release)), HasSubstr("which is not released"));
+  EXPECT_EQ(fault_of(shape(0), with_first(StepOp::Forward,
+                                          [](RankProgram&, Op& op) {
+                                            op.views[ForwardOperand::kWeight].heads = {0, 1};
+                                          }))
+                .substr(0, 7),
+            "shards:");
+  EXPECT_EQ(fault_of(shape(1), [](StepProgram& step) { step.ranks[1].inputs.pop_back(); }),
+            "caller: the inputs are not those of the shape");
+}
+
+/// A sum over tp as well counts the values of a part that is split once too often.
+TEST(Step, ASumOverAxesOfOtherValuesIsRefused) {
+  const StepShape shape = small_step({.dp = 2, .tp = 2}, 0, 1, false);
+  const StepTables tables(shape);
+  const auto all = std::ranges::find(tables.axis_sets(), bit(MeshAxis::Dp) | bit(MeshAxis::Tp));
+  const int group = static_cast<int>(all - tables.axis_sets().begin());
+  EXPECT_EQ(
+      fault_of(shape,
+               with_first(StepOp::AllReduce, [&](RankProgram&, Op& op) { op.peer = group; })),
+      "axes: sums grad of head over dp, tp, but along tp it is not partial in microbatch 0 of "
+      "head");
+}
+
+TEST(Step, ProgramsOfAnotherShapeAreRefused) {
+  const StepProgram step = build_step(small_step({.dp = 2}, 1, 1, false));
+  const auto rule = [&](const StepShape& other) { return check_step(step.world(), other)[0].rule; };
+  EXPECT_EQ(rule(small_step({.dp = 2}, 2, 1, false)), "bytes");
+  EXPECT_EQ(rule(small_step({.dp = 2}, 3, 1, false)), "caller");
+  EXPECT_EQ(rule(small_step({.dp = 3}, 1, 1, false)), "caller");
+}
+
+/// Every op of every rank is needed.
+TEST(Step, NoOpMayBeDropped) {
+  for (const int zero : {0, 1, 2, 3}) {
+    const StepProgram step = build_step(small_step({.cp = 2, .tp = 2}, zero, 2, true));
+    std::set<std::size_t> kinds;
+    for (const Mutation& mutation : mutations(step.world())) {
+      if (mutation.kind != MutationKind::Dropped) continue;
+      std::vector<RankProgram> ranks = step.ranks;
+      mutate(step.measures, ranks, mutation);
+      kinds.insert(step.ranks[mutation.rank].ops[mutation.op].kind.number());
+      EXPECT_FALSE(check_step(World{step.measures, ranks}, step.tables.shape()).empty())
+          << zero << " " << to_string(mutation, step_words());
+    }
+    EXPECT_GE(kinds.size(), 6U);
+  }
+}
+
+TEST(StepShape, SaysWhatIsWrong) {
+  const auto text = [](const std::function<void(StepShape&)>& change) {
+    StepShape shape = small_step({.dp = 2}, 0, 1, true);
+    change(shape);
+    try {
+      check_shape(shape);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(text([](StepShape&) {}), "");
+  EXPECT_EQ(text([](StepShape& s) { s.zero = 4; }),
+            "step: ZeRO stage 4; 0 to 3 is required; nearest: 3");
+  EXPECT_EQ(text([](StepShape& s) { s.microbatches = 0; }),
+            "step: 0 microbatches; at least 1 is required");
+  EXPECT_EQ(text([](StepShape& s) { s.units.clear(); }), "step: 0 units; at least 1 is required");
+  EXPECT_EQ(text([](StepShape& s) { s.units[1].split = -1; }),
+            "step: unit layer has -1 values; 0 to 2^56 are required; nearest: 0");
+  EXPECT_EQ(text([](StepShape& s) { s.units[2].uses = {2}; }),
+            "step: unit head uses values of unit 2; other units that have values, ascending below "
+            "3, are required");
+  EXPECT_EQ(text([](StepShape& s) { s.units[2] = {.name = "head"}; }),
+            "step: unit head uses no values; at least 1 is required");
+  EXPECT_THAT(text([](StepShape& s) { s.mesh.pp = 2; }), HasSubstr("step: pp 2; 1 is required"));
+  EXPECT_THAT(text([](StepShape& s) { s.mesh.dp = 0; }), HasSubstr("mesh: dp 0"));
+  EXPECT_THAT(text([](StepShape& s) {
+                s.mesh.tp = 2;
+                s.units[0].split = s.units[1].split = 0;
+                s.units[0].alike = 1;
+              }),
+              HasSubstr("step: tp 2, but no unit has values that are split"));
+}
+
+}  // namespace
+}  // namespace armillary::plan::step

@@ -1,0 +1,209 @@
+// Mutants are made op by op of rank 0. Ranks have the same ops but for the parts that they count in
+// the norm, so an op is found on another rank by its kind, row, tensor and first block.
+#include "armillary/plan/step/mutants.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/program/grid.h"
+#include "armillary/plan/step/words.h"
+
+namespace armillary::plan::step {
+namespace {
+
+const Tile& tile_of(const RankProgram& program, const View& view) {
+  return program.tiles[view.tile];
+}
+
+/// The place on another rank of op `i` of `model`; -1: it is not there.
+int same_op(const RankProgram& model, int i, const RankProgram& other) {
+  const auto is_same = [&](const Op& a, const Op& b) {
+    const View& left = a.views.front();
+    const View& right = b.views.front();
+    return a.kind == b.kind && a.step == b.step && left.blocks.front() == right.blocks.front() &&
+           tile_of(model, left).tensor == tile_of(other, right).tensor;
+  };
+  for (std::size_t j = 0; j < other.ops.size(); ++j) {
+    if (is_same(model.ops[i], other.ops[j])) return static_cast<int>(j);
+  }
+  return -1;
+}
+
+/// True for ops that sum over ranks.
+bool sums_ranks(const Op& op) {
+  return op.kind == StepOp::AllReduce || op.kind == StepOp::ReduceScatter ||
+         op.kind == StepOp::ReduceInPlace;
+}
+
+/// Moves op `i` before op `to`, into its row.
+void move_before(RankProgram& program, int i, int to) {
+  const auto begin = program.ops.begin();
+  program.ops[i].step = program.ops[to].step;
+  std::rotate(begin + to, begin + i, begin + i + 1);
+}
+
+/// The last op before `i` that makes what a sum reads: of a gradient a backward, or the sum into
+/// the shard; of the loss and the norm an op of their kind.
+int last_contribution(const RankProgram& program, int i) {
+  const Op& sum = program.ops[i];
+  const int tile = sum.views.back().tile;
+  for (const StepOp kind : {StepOp::Backward, StepOp::ReduceScatter, StepOp::Loss, StepOp::Norm}) {
+    for (int j = i; j-- > 0;) {
+      const Op& op = program.ops[j];
+      if (op.kind != kind) continue;
+      for (std::size_t v = 0; v < op.views.size(); ++v) {
+        if (op.views[v].tile == tile && step_words().writes(op, v)) return j;
+      }
+    }
+  }
+  ARMILLARY_CHECK(false);
+}
+
+/// The last op before `i` that reads the tile that it releases.
+int last_reader(const RankProgram& program, int i) {
+  const int tile = program.ops[i].views.front().tile;
+  for (int j = i; j-- > 0;) {
+    const Op& op = program.ops[j];
+    for (std::size_t v = 0; v < op.views.size(); ++v) {
+      if (op.views[v].tile == tile && !step_words().writes(op, v)) return j;
+    }
+  }
+  ARMILLARY_CHECK(false);
+}
+
+class StepMutants {
+ public:
+  StepMutants(const StepProgram& step, const std::function<void(const StepMutant&)>& visit)
+      : step_(step), visit_(visit) {}
+
+  void visit_all() {
+    const RankProgram& first = step_.ranks.front();
+    for (int i = 0; i < static_cast<int>(first.ops.size()); ++i) {
+      const Op& op = first.ops[i];
+      if (sums_ranks(op)) add_sums(i);
+      if (op.kind == StepOp::Gather || op.kind == StepOp::GatherInPlace) {
+        on_all(StepMutation::GatherLeftOut, i, erase);
+      }
+      if (op.kind == StepOp::Release) add_frees(i);
+      if (op.kind == StepOp::Norm) add_norms(i);
+      if (op.kind == StepOp::Update) on_one(StepMutation::UpdateLeftOut, i, erase);
+    }
+    add_norm_sum();
+  }
+
+ private:
+  using Change = std::function<void(RankProgram& program, int op)>;
+
+  static void erase(RankProgram& program, int op) { program.ops.erase(program.ops.begin() + op); }
+  static void repeat(RankProgram& program, int op) {
+    Op again = program.ops[op];
+    again.init = {};
+    program.ops.insert(program.ops.begin() + op + 1, std::move(again));
+  }
+
+  /// Changes op `i` of rank 0 and the same op of all other ranks.
+  void on_all(StepMutation mutation, int i, const Change& change) {
+    StepMutant mutant{mutation, 0, i, step_.ranks};
+    for (RankProgram& program : mutant.ranks) {
+      change(program, same_op(step_.ranks.front(), i, program));
+    }
+    visit_(mutant);
+  }
+
+  /// Changes the op on one rank that has it.
+  void on_one(StepMutation mutation, int i, const Change& change) {
+    auto rank = static_cast<Rank>(static_cast<std::size_t>(i) % step_.ranks.size());
+    int op = same_op(step_.ranks.front(), i, step_.ranks[rank]);
+    if (op < 0) {
+      rank = 0;
+      op = i;
+    }
+    StepMutant mutant{mutation, rank, op, step_.ranks};
+    change(mutant.ranks[rank], op);
+    visit_(mutant);
+  }
+
+  void add_sums(int i) {
+    on_all(StepMutation::SumLeftOut, i, erase);
+    on_all(StepMutation::SumTwice, i, repeat);
+    const RankProgram& first = step_.ranks.front();
+    for (int group = 0; group < static_cast<int>(first.groups.size()); ++group) {
+      if (group == first.ops[i].peer) continue;
+      on_all(StepMutation::OtherAxes, i,
+             [&](RankProgram& program, int op) { program.ops[op].peer = group; });
+    }
+    on_all(StepMutation::SumEarly, i, [](RankProgram& program, int op) {
+      move_before(program, op, last_contribution(program, op));
+    });
+  }
+
+  void add_frees(int i) {
+    on_one(StepMutation::FreeLeftOut, i, erase);
+    on_one(StepMutation::FreeEarly, i, [](RankProgram& program, int op) {
+      move_before(program, op, last_reader(program, op));
+    });
+  }
+
+  void add_norms(int i) {
+    on_one(StepMutation::NormTwice, i, repeat);
+    // The first rank of tp counts all parts; here the second counts them too.
+    const RankProgram& first = step_.ranks.front();
+    const BlockIds& all = first.ops[i].views[NormOperand::kGrad].blocks;
+    for (const RankProgram& program : step_.ranks) {
+      if (step_.tables.tp_index(program.rank) != 1) continue;
+      const int op = same_op(first, i, program);
+      if (op < 0 || program.ops[op].views[NormOperand::kGrad].blocks == all) return;
+      StepMutant mutant{StepMutation::NormOnAllRanks, program.rank, op, step_.ranks};
+      mutant.ranks[program.rank].ops[op].views[NormOperand::kGrad].blocks = all;
+      return visit_(mutant);
+    }
+  }
+
+  /// Without ZeRO all replicas count the same values, so their sum counts them often.
+  void add_norm_sum() {
+    const StepTables& tables = step_.tables;
+    if (tables.zero() > 0 || tables.replicas() == 1) return;
+    StepMutant mutant{StepMutation::NormOnAllRanks, 0, 0, step_.ranks};
+    const auto group = std::ranges::find(tables.axis_sets(), tables.replica_axes());
+    for (RankProgram& program : mutant.ranks) {
+      const auto update =
+          std::ranges::find_if(program.ops, [](const Op& op) { return op.kind == StepOp::Update; });
+      const Op sum{.kind = StepOp::AllReduce,
+                   .lane = 2,
+                   .step = update->step,
+                   .peer = static_cast<int>(group - tables.axis_sets().begin()),
+                   .views = {update->views[UpdateOperand::kNorm]}};
+      program.ops.insert(update, sum);
+    }
+    visit_(mutant);
+  }
+
+  const StepProgram& step_;
+  const std::function<void(const StepMutant&)>& visit_;
+};
+
+}  // namespace
+
+std::string_view to_string(StepMutation mutation) {
+  constexpr std::array<std::string_view, 10> kNames{
+      "sum left out",  "sum twice",       "other axes", "sum early",         "free early",
+      "free left out", "gather left out", "norm twice", "norm on all ranks", "update left out"};
+  return kNames.at(static_cast<std::size_t>(mutation));
+}
+
+std::string to_string(const StepMutant& mutant, const StepProgram& step) {
+  const Op& op = step.ranks[mutant.rank].ops[mutant.op];
+  return fmt::format("{}: rank {} op {}, {}", to_string(mutant.mutation), mutant.rank, mutant.op,
+                     plan::to_string(step.world(), mutant.rank, op));
+}
+
+void for_each_mutant(const StepProgram& step,
+                     const std::function<void(const StepMutant& mutant)>& visit) {
+  StepMutants(step, visit).visit_all();
+}
+
+}  // namespace armillary::plan::step

@@ -1,0 +1,109 @@
+// shape.h: a training step, as numbers: the units of a model, the mesh, and how parameters,
+// gradients and the optimizer's state are spread over the replicas.
+//
+//   unit        a part of a model that runs at once: embedding, layer, head
+//   replicas    the dp x cp ranks that would hold the same parameters without ZeRO
+//   part        the values of a unit that have one use over tp: a block of the programs
+//   shard       of each part, values [r n / N, (r + 1) n / N) of replica r of N
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "armillary/core/mesh_shape.h"
+#include "armillary/plan/program/program.h"
+
+namespace armillary::plan::step {
+
+/// Use of values over the ranks of tp.
+enum class TpUse : std::uint8_t {
+  Split,   ///< Each rank has a part of them: [t n / tp, (t + 1) n / tp) of n.
+  Summed,  ///< All ranks have all, and each uses them on its own tokens: gradients are partial.
+  Alike,   ///< All ranks have all, and use them on the same tokens: gradients are equal.
+};
+
+/// A unit, with the numbers of values that it owns, by their use over tp. All are one if tp is 1.
+struct UnitShape {
+  std::string name;
+  std::int64_t split = 0;
+  std::int64_t summed = 0;
+  std::int64_t alike = 0;
+  std::vector<int> uses;  ///< Other units whose values it uses too, ascending: a tied embedding.
+};
+
+struct StepShape {
+  std::vector<UnitShape> units;  ///< In the order of forward.
+  MeshShape mesh;                ///< pp is 1.
+  int microbatches = 1;
+  int zero = 0;  ///< ZeRO stage: 0 none, 1 state, 2 and gradients, 3 and parameters are sharded.
+  /// Stage 3: gathered parameters are freed after forward and gathered again for backward.
+  bool reshard_after_forward = true;
+  /// Between units each rank of tp has tokens of its own; otherwise all have the same.
+  bool sequence_parallel = true;
+};
+
+/// @throws InvalidArgument naming what is wrong and the nearest legal choice.
+void check_shape(const StepShape& shape);
+
+/// Axes of a mesh as bits, 1 << MeshAxis.
+using AxisSet = unsigned;
+constexpr AxisSet bit(MeshAxis axis) {
+  return 1U << static_cast<unsigned>(axis);
+}
+/// The names: `dp, cp`.
+std::string axis_names(AxisSet axes);
+
+struct StepPart {
+  int unit = 0;
+  TpUse use = TpUse::Split;
+  std::int64_t values = 0;  ///< Over all ranks of tp, each once.
+};
+
+/// Tables that follow from a shape. The stage is 0 if there is one replica; axes of 1 are left out.
+class StepTables {
+ public:
+  /// @throws InvalidArgument as check_shape().
+  explicit StepTables(const StepShape& shape);
+
+  const StepShape& shape() const { return shape_; }
+  int units() const { return static_cast<int>(shape_.units.size()); }
+  int zero() const { return replicas_ == 1 ? 0 : shape_.zero; }
+  int replicas() const { return replicas_; }
+
+  const std::vector<StepPart>& parts() const { return parts_; }
+  /// The parts of a unit that are not empty.
+  BlockIds parts_of(int unit) const;
+  /// The units whose values this one uses, ascending.
+  const std::vector<int>& used_by(int unit) const { return used_[unit]; }
+  /// The units that use values of this one, ascending.
+  const std::vector<int>& users_of(int unit) const { return users_[unit]; }
+
+  int replica(Rank rank) const { return replica_[rank]; }
+  int tp_index(Rank rank) const { return mesh_index(shape_.mesh, rank, MeshAxis::Tp); }
+  /// Heads of tiles of parameters: shards.
+  Heads all_shards() const { return {0, replicas_}; }
+  Heads own_shard(Rank rank) const { return {replica(rank), replica(rank) + 1}; }
+  /// The values of some shards of a part on a rank.
+  std::int64_t values(int part, Rank rank, const Heads& shards) const;
+
+  AxisSet replica_axes() const { return with_ranks(bit(MeshAxis::Dp) | bit(MeshAxis::Cp)); }
+  AxisSet tp_axis() const { return with_ranks(bit(MeshAxis::Tp)); }
+  /// The axes of more than one rank.
+  AxisSet with_ranks(AxisSet axes) const;
+  /// The sets of such axes, none empty: each is a group of every rank, in this order.
+  const std::vector<AxisSet>& axis_sets() const { return axis_sets_; }
+  /// The ranks that differ from `rank` along these axes alone, ascending.
+  std::vector<Rank> group(AxisSet axes, Rank rank) const;
+
+ private:
+  StepShape shape_;
+  int replicas_ = 1;
+  std::vector<StepPart> parts_;
+  std::vector<std::vector<int>> used_;
+  std::vector<std::vector<int>> users_;
+  std::vector<int> replica_;  ///< By rank.
+  std::vector<AxisSet> axis_sets_;
+};
+
+}  // namespace armillary::plan::step

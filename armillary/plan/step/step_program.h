@@ -1,0 +1,44 @@
+// step_program.h: a training step as the programs of all ranks, in a static order. Nothing is
+// decided later: what check_step.h proves is what a trainer does, op after op.
+//
+//   for each microbatch   forward of units 0, 1, .., loss, backward of units .., 1, 0
+//   then                  sums that are left; the norm; updates; stages 1 and 2: gathers of values
+//
+// A unit's run is a row of the grid. Beside unit i stand, each on a lane of its own:
+//
+//   lane 1   stage 3: gather of the unit that runs next; a unit is released behind its run if the
+//            next run does not use it (without reshard_after_forward: behind its backward)
+//   lane 2   the sum over the replicas of the gradients that the run before has completed
+//
+//   stage 0      all_reduce, once, in the last microbatch
+//   stage 1      reduce_scatter in place, once, in the last microbatch
+//   stage 2, 3   reduce_scatter in every microbatch, added to the shard; the whole gradient is
+//                released
+//
+// Values that several units use (a tied embedding) are summed once, after the last of them. Over
+// tp, gradients of Summed values are summed once, at the end. The norm counts what all ranks of tp
+// have on the first of them.
+#pragma once
+
+#include <vector>
+
+#include "armillary/plan/program/measures.h"
+#include "armillary/plan/step/shape.h"
+
+namespace armillary::plan::step {
+
+struct StepProgram {
+  StepTables tables;
+  Measures measures;
+  std::vector<RankProgram> ranks;
+
+  /// Refers to this object.
+  World world() const { return {measures, ranks}; }
+};
+
+/// The programs of all ranks: the same ops in the same order, but for their views and for units of
+/// which a rank of tp counts nothing in the norm.
+/// @throws InvalidArgument as check_shape().
+StepProgram build_step(const StepShape& shape);
+
+}  // namespace armillary::plan::step

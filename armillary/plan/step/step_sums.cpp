@@ -1,0 +1,232 @@
+// Joint ops on types: each reads the operands of all ranks, which must be alike, and gives each
+// rank its result. A sum takes its axes from the terms; shards lie over the replicas.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "armillary/plan/step/step_meaning.h"
+
+namespace armillary::plan::step {
+
+std::vector<StepMeaning::Shown> StepMeaning::read_all(std::span<const Action> parts,
+                                                      std::size_t v) {
+  std::vector<Shown> all;
+  for (const Action& at : parts) all.push_back(read(at, v));
+  return all;
+}
+
+bool StepMeaning::over_replicas(std::span<const Action> parts, AxisSet axes) {
+  if (axes == tables_.replica_axes()) return true;
+  fault(parts.front(), "shards",
+        fmt::format("goes over {}; shards lie over {}", axis_names(axes),
+                    tables_.replicas() == 1 ? "no axis" : axis_names(tables_.replica_axes())));
+  return false;
+}
+
+bool StepMeaning::shows_all(const Shown& shown, bool all) {
+  if ((shown.view.heads == tables_.all_shards()) == all) return true;
+  fault(*shown.at, "shards",
+        fmt::format("shows {} of {}; {} is required", all ? "a shard" : "all",
+                    name(shown, shown.cells.front()), all ? "all" : "the rank's own shard"));
+  return false;
+}
+
+// The own shard and the others of one rank, and the cells of two ranks, hold equal terms.
+bool StepMeaning::alike(const Shown& sum, const Shown& model) {
+  bool same = sum.tile->tensor == model.tile->tensor && sum.view.blocks == model.view.blocks &&
+              sum.cells.size() == model.cells.size();
+  for (std::size_t c = 0; same && c < sum.cells.size(); ++c) {
+    same = *sum.cells[c].value == *model.cells[c].value;
+    if (!sum.cells[c].own) same = same && *sum.cells[c].value == *sum.cells[c - 1].value;
+  }
+  if (!same) {
+    fault(*sum.at, "axes",
+          fmt::format("sums {}, of which rank {} has other parts", name(sum, sum.cells.front()),
+                      model.at->rank));
+  }
+  return same;
+}
+
+bool StepMeaning::summable(const Shown& sum, const TypedCell& cell, AxisSet axes) {
+  const std::vector<std::int8_t>& terms = cell.value->terms;
+  std::size_t users = 1;
+  if (sum.tile->tensor == StepTensor::Grad) users = tables_.users_of(unit_of(sum)).size();
+  for (std::size_t term = 0; term < terms.size(); ++term) {
+    const auto of = [&] { return term_name(tables_, sum.tile->tensor, cell.block, term); };
+    const auto first = terms.begin() + static_cast<std::ptrdiff_t>(term / users * users);
+    const bool is_begun = std::any_of(first, first + static_cast<std::ptrdiff_t>(users),
+                                      [](std::int8_t other) { return other >= 0; });
+    if (!is_begun) continue;
+    if (terms[term] < 0) {
+      fault(*sum.at, "early", fmt::format("sums {} before {}", name(sum, cell), of()));
+      return false;
+    }
+    const AxisSet lacking = axes & ~static_cast<AxisSet>(terms[term]);
+    if (lacking == 0) continue;
+    fault(*sum.at, "axes",
+          fmt::format("sums {} over {}, but along {} it is not partial in {}", name(sum, cell),
+                      axis_names(axes), axis_names(lacking), of()));
+    return false;
+  }
+  return true;
+}
+
+bool StepMeaning::summable(const std::vector<Shown>& sums, AxisSet axes) {
+  for (const Shown& sum : sums) {
+    if (!alike(sum, sums.front())) return false;
+    for (const TypedCell& cell : sum.cells) {
+      if (!summable(sum, cell, axes)) return false;
+    }
+  }
+  return true;
+}
+
+bool StepMeaning::has_all_terms(const Shown& sum) {
+  for (const TypedCell& cell : sum.cells) {
+    const auto missing = std::ranges::find(cell.value->terms, std::int8_t{-1});
+    if (missing == cell.value->terms.end()) continue;
+    const std::string of =
+        term_name(tables_, sum.tile->tensor, cell.block, missing - cell.value->terms.begin());
+    fault(*sum.at, "early", fmt::format("sums {} before {}", name(sum, cell), of));
+    return false;
+  }
+  return true;
+}
+
+void StepMeaning::run_gather(std::span<const Action> parts, AxisSet axes) {
+  const std::vector<Shown> mine = read_all(parts, GatherOperand::kMine);
+  if (!diagnostics_.empty() || !over_replicas(parts, axes)) return;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Shown all = write(parts[i], GatherOperand::kAll);
+    if (!diagnostics_.empty() || !shows_all(mine[i], false) || !shows_all(all, true)) return;
+    const TypedCell& shard = mine[i].cells.front();
+    const bool same = all.view.blocks == mine[i].view.blocks &&
+                      mine[i].view.blocks == mine.front().view.blocks &&
+                      *shard.value == *mine.front().cells.front().value;
+    if (!same) {
+      return fault(parts[i], "shards",
+                   fmt::format("gathers shards of {} and others", name(mine[i], shard)));
+    }
+    for (const TypedCell& cell : all.cells) *cell.value = *shard.value;
+  }
+}
+
+void StepMeaning::run_gather_in_place(std::span<const Action> parts, AxisSet axes) {
+  const std::vector<Shown> all = read_all(parts, 0);
+  if (!diagnostics_.empty() || !over_replicas(parts, axes)) return;
+  for (const Shown& values : all) {
+    if (!shows_all(values, true)) return;
+    if (values.view.blocks != all.front().view.blocks) {
+      return fault(*values.at, "shards", "gathers shards of several units");
+    }
+    for (const TypedCell& cell : values.cells) {
+      if (cell.own && cell.value->version == 0) {
+        return fault(*values.at, "early",
+                     fmt::format("gathers {} before its update", name(values, cell)));
+      }
+    }
+    for (const TypedCell& cell : values.cells) cell.value->version = 1;
+  }
+}
+
+void StepMeaning::run_all_reduce(std::span<const Action> parts, AxisSet axes) {
+  const std::vector<Shown> sums = read_all(parts, 0);
+  if (!diagnostics_.empty()) return;
+  const Shown& first = sums.front();
+  const StepTensor tensor = first.tile->tensor;
+  if (tensor == StepTensor::Norm) return run_norm_sum(sums, axes);
+  if (tensor != StepTensor::Grad && tensor != StepTensor::Loss) {
+    return fault(parts.front(), "axes",
+                 fmt::format("sums {}, which is no sum", name(first, first.cells.front())));
+  }
+  if (!summable(sums, axes)) return;
+  const bool of_replicas = tensor == StepTensor::Grad && (axes & tables_.replica_axes()) != 0;
+  for (const Shown& sum : sums) {
+    if (!has_all_terms(sum) || (of_replicas && !shows_all(sum, true))) return;
+  }
+  for (const Shown& sum : sums) {
+    for (const TypedCell& cell : sum.cells) {
+      for (std::int8_t& term : cell.value->terms) {
+        term = static_cast<std::int8_t>(static_cast<AxisSet>(term) & ~axes);
+      }
+    }
+  }
+}
+
+// Values that all ranks of tp have are counted by one of them, for each replica; all others by all
+// ranks, or by none if another rank of tp counts them.
+void StepMeaning::run_norm_sum(const std::vector<Shown>& norms, AxisSet axes) {
+  for (int part = 0; part < static_cast<int>(tables_.parts().size()); ++part) {
+    const std::string of = term_name(tables_, StepTensor::Norm, 0, part);
+    std::size_t counts = 0;
+    std::set<int> replicas;
+    std::int8_t result = -1;
+    for (const Shown& norm : norms) {
+      const std::int8_t left = norm.cells.front().value->terms[part];
+      if (left < 0) continue;
+      ++counts;
+      replicas.insert(tables_.replica(norm.at->rank));
+      const bool is_partial = (static_cast<AxisSet>(left) & axes) == axes;
+      if (!is_partial || (result >= 0 && result != left)) {
+        return fault(
+            *norm.at, "axes",
+            fmt::format("sums norm over {}, but {} are not partial there", axis_names(axes), of));
+      }
+      result = left;
+    }
+    if (counts == 0) continue;
+    const bool by_one =
+        (axes & tables_.tp_axis()) != 0 && tables_.parts()[part].use != TpUse::Split;
+    const std::size_t ranks = norms.size();
+    const std::size_t required =
+        by_one ? ranks / static_cast<std::size_t>(tables_.shape().mesh.tp) : ranks;
+    if (counts != required || (by_one && replicas.size() != required)) {
+      return fault(*norms.front().at, counts > required ? "twice" : "partial",
+                   fmt::format("sums norm, in which {} of {} ranks count {}; {} is required",
+                               counts, ranks, of, required));
+    }
+    for (const Shown& norm : norms) {
+      norm.cells.front().value->terms[part] =
+          static_cast<std::int8_t>(static_cast<AxisSet>(result) & ~axes);
+    }
+  }
+}
+
+void StepMeaning::run_reduce_scatter(std::span<const Action> parts, AxisSet axes) {
+  const std::vector<Shown> all = read_all(parts, ReduceScatterOperand::kAll);
+  if (!diagnostics_.empty() || !over_replicas(parts, axes) || !summable(all, axes)) return;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const Shown mine = update(parts[i], ReduceScatterOperand::kMine);
+    if (!diagnostics_.empty() || !shows_all(all[i], true) || !shows_all(mine, false)) return;
+    if (mine.view.blocks != all[i].view.blocks) {
+      return fault(parts[i], "shards", "adds to a shard of another unit");
+    }
+    for (std::size_t c = 0; c < mine.cells.size(); ++c) {
+      const std::vector<std::int8_t>& terms = all[i].cells[2 * c].value->terms;
+      for (std::size_t term = 0; term < terms.size(); ++term) {
+        if (terms[term] < 0) continue;
+        add_term(mine, mine.cells[c], term, static_cast<AxisSet>(terms[term]) & ~axes);
+        if (!diagnostics_.empty()) return;
+      }
+    }
+  }
+}
+
+void StepMeaning::run_reduce_in_place(std::span<const Action> parts, AxisSet axes) {
+  const std::vector<Shown> all = read_all(parts, 0);
+  if (!diagnostics_.empty() || !over_replicas(parts, axes) || !summable(all, axes)) return;
+  for (const Shown& sum : all) {
+    if (!shows_all(sum, true) || !has_all_terms(sum)) return;
+  }
+  for (const Shown& sum : all) {
+    for (const TypedCell& cell : sum.cells) {
+      if (!cell.own) *cell.value = {};
+      for (std::int8_t& term : cell.value->terms) {
+        term = static_cast<std::int8_t>(static_cast<AxisSet>(term) & ~axes);
+      }
+    }
+  }
+}
+
+}  // namespace armillary::plan::step

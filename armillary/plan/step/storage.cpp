@@ -1,0 +1,113 @@
+// Tiles at rest and their bytes. Each tensor is sharded from one stage of ZeRO on: state from 1,
+// gradients from 2, weights from 3.
+#include "armillary/plan/step/storage.h"
+
+#include <algorithm>
+
+#include "armillary/plan/step/words.h"
+
+namespace armillary::plan::step {
+namespace {
+
+constexpr std::int64_t kValueBytes = 4;
+constexpr std::int64_t kStateBytes = 8;  // Two moments.
+
+Heads shards_from(int first_stage, const StepTables& tables, Rank rank) {
+  return tables.zero() >= first_stage ? tables.own_shard(rank) : tables.all_shards();
+}
+
+/// Weights and states of all units.
+std::vector<Tile> parameter_tiles(const StepTables& tables, Rank rank) {
+  std::vector<Tile> tiles;
+  for (int unit = 0; unit < tables.units(); ++unit) {
+    const BlockIds parts = tables.parts_of(unit);
+    if (parts.empty()) continue;
+    tiles.push_back(
+        {.tensor = StepTensor::Weight, .heads = weight_shards(tables, rank), .blocks = parts});
+    tiles.push_back(
+        {.tensor = StepTensor::State, .heads = state_shards(tables, rank), .blocks = parts});
+  }
+  return tiles;
+}
+
+}  // namespace
+
+Heads weight_shards(const StepTables& tables, Rank rank) {
+  return shards_from(3, tables, rank);
+}
+
+Heads grad_shards(const StepTables& tables, Rank rank) {
+  return shards_from(2, tables, rank);
+}
+
+Heads state_shards(const StepTables& tables, Rank rank) {
+  return shards_from(1, tables, rank);
+}
+
+std::vector<Tile> input_tiles(const StepTables& tables, Rank rank) {
+  std::vector<Tile> tiles = parameter_tiles(tables, rank);
+  for (int m = 0; m < tables.shape().microbatches; ++m) {
+    tiles.push_back({.tensor = StepTensor::X, .heads = {m, m + 1}, .blocks = {0}});
+  }
+  return tiles;
+}
+
+std::vector<Tile> output_tiles(const StepTables& tables, Rank rank) {
+  std::vector<Tile> tiles = parameter_tiles(tables, rank);
+  tiles.push_back({.tensor = StepTensor::Loss, .heads = {0, 1}, .blocks = {0}});
+  tiles.push_back({.tensor = StepTensor::Norm, .heads = {0, 1}, .blocks = {0}});
+  return tiles;
+}
+
+bool is_transient(const StepTables& tables, Rank rank, const Tile& tile) {
+  if (tile.tensor == StepTensor::Weight) return tile.heads != weight_shards(tables, rank);
+  return tile.tensor == StepTensor::Grad && tile.heads != grad_shards(tables, rank);
+}
+
+std::int64_t bytes_of(const StepTables& tables, Rank rank, const Tile& tile) {
+  std::int64_t bytes = kValueBytes;
+  if (tile.tensor == StepTensor::State) {
+    bytes = kStateBytes;
+  } else if (!(tile.tensor == StepTensor::Weight) && !(tile.tensor == StepTensor::Grad)) {
+    return 0;
+  }
+  std::int64_t total = 0;
+  for (const int part : tile.blocks) total += bytes * tables.values(part, rank, tile.heads);
+  return total;
+}
+
+StepBytes bytes_of(const StepTables& tables, const RankProgram& program) {
+  StepBytes bytes;
+  for (const Tile& tile : program.tiles) {
+    if (!is_transient(tables, program.rank, tile)) {
+      bytes.rest += bytes_of(tables, program.rank, tile);
+    }
+  }
+  std::vector<bool> is_there(program.tiles.size());
+  std::int64_t now = bytes.peak = bytes.rest;
+  for (const Op& op : program.ops) {
+    for (std::size_t v = 0; v < op.views.size(); ++v) {
+      const int id = op.views[v].tile;
+      const Tile& tile = program.tiles[id];
+      if (!program.words->writes(op, v) || !is_transient(tables, program.rank, tile)) continue;
+      const bool stays = !(op.kind == StepOp::Release);
+      if (is_there[id] == stays) continue;
+      is_there[id] = stays;
+      now += (stays ? 1 : -1) * bytes_of(tables, program.rank, tile);
+      bytes.peak = std::max(bytes.peak, now);
+    }
+  }
+  return bytes;
+}
+
+std::int64_t resting_bytes(const StepTables& tables, Rank rank) {
+  std::int64_t total = 0;
+  for (int part = 0; part < static_cast<int>(tables.parts().size()); ++part) {
+    total += kValueBytes * (tables.values(part, rank, weight_shards(tables, rank)) +
+                            tables.values(part, rank, grad_shards(tables, rank))) +
+             kStateBytes * tables.values(part, rank, state_shards(tables, rank));
+  }
+  return total;
+}
+
+}  // namespace armillary::plan::step

@@ -1,0 +1,119 @@
+// storage_test.cpp: bytes at rest and at most against the formulas of ZeRO, with uneven shards, and
+// types of gradients.
+#include "armillary/plan/step/storage.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "armillary/core/checked.h"
+#include "armillary/plan/step/step_program.h"
+#include "armillary/plan/step/testing/step_shapes.h"
+#include "armillary/plan/step/types.h"
+
+namespace armillary::plan::step {
+namespace {
+
+/// Values of four units, none of a size that 3 divides.
+const std::vector<std::int64_t> kValues{100, 40, 70, 35};
+
+StepShape uneven(int zero, int microbatches = 1) {
+  StepShape shape{.mesh = {.cp = 3}, .microbatches = microbatches, .zero = zero};
+  for (const std::int64_t values : kValues) {
+    shape.units.push_back({.name = "unit", .split = values});
+  }
+  return shape;
+}
+
+TEST(StepBytes, AtRestAreThoseOfTheStage) {
+  for (const int zero : {0, 1, 2, 3}) {
+    const StepProgram step = build_step(uneven(zero));
+    for (const RankProgram& program : step.ranks) {
+      std::int64_t all = 0;
+      std::int64_t shard = 0;
+      for (const std::int64_t values : kValues) {
+        all += values;
+        shard += (program.rank + 1) * values / 3 - program.rank * values / 3;
+      }
+      const std::vector<std::int64_t> formulas{16 * all, 8 * all + 8 * shard, 4 * all + 12 * shard,
+                                               16 * shard};
+      EXPECT_EQ(resting_bytes(step.tables, program.rank), formulas[zero]) << zero;
+      EXPECT_EQ(bytes_of(step.tables, program).rest, formulas[zero]) << zero;
+    }
+  }
+}
+
+TEST(StepBytes, AtRestSumUpOverAllRanks) {
+  const StepProgram step = build_step(small_step({.dp = 2, .cp = 2, .tp = 2}, 3, 1, false));
+  std::int64_t total = 0;
+  for (const RankProgram& program : step.ranks) total += bytes_of(step.tables, program).rest;
+  // Split values once, others on both ranks of tp.
+  EXPECT_EQ(total, 16 * (23 + 31 + 17 + 2 * (5 + 2 + 3)));
+}
+
+/// In backward of unit i: its weight and the next one's, its gradient and the last one's.
+TEST(StepBytes, AtMostAreFourUnitsInStageThree) {
+  const int last = static_cast<int>(kValues.size()) - 1;
+  const auto values = [&](int unit) { return unit < 0 || unit > last ? 0 : kValues[unit]; };
+  std::int64_t stage2 = 0;
+  std::int64_t stage3 = 0;
+  for (int i = 0; i <= last; ++i) {
+    stage2 = std::max(stage2, 4 * (values(i) + values(i + 1)));
+    stage3 = std::max(stage3, 4 * (2 * values(i) + values(i - 1) + values(i + 1)));
+  }
+  for (const int microbatches : {1, 2}) {
+    const StepProgram two = build_step(uneven(2, microbatches));
+    const StepProgram three = build_step(uneven(3, microbatches));
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(bytes_of(two.tables, two.ranks[rank]).peak,
+                resting_bytes(two.tables, rank) + stage2);
+      EXPECT_EQ(bytes_of(three.tables, three.ranks[rank]).peak,
+                resting_bytes(three.tables, rank) + stage3);
+    }
+  }
+  const StepProgram zero = build_step(uneven(0));
+  EXPECT_EQ(bytes_of(zero.tables, zero.ranks[0]).peak, resting_bytes(zero.tables, 0));
+}
+
+/// Weights that stay after forward are all there when backward begins.
+TEST(StepBytes, AtMostAreAllWeightsWithoutReshard) {
+  StepShape shape = uneven(3);
+  shape.reshard_after_forward = false;
+  const StepProgram step = build_step(shape);
+  // Backward of unit 2: units 0 to 2 are there, gradients are of units 2 and 3.
+  const std::int64_t head = 4 * (100 + 40 + 70 + 35 + 35);
+  const std::int64_t third = 4 * (100 + 40 + 70 + 70 + 35);
+  const std::int64_t second = 4 * (100 + 40 + 40 + 70);
+  const std::int64_t first = 4 * (100 + 100 + 40);
+  EXPECT_EQ(bytes_of(step.tables, step.ranks[0]).peak,
+            resting_bytes(step.tables, 0) + std::max({head, third, second, first}));
+}
+
+TEST(StepTypes, OfGradientsFollowFromUse) {
+  using enum AxisType;
+  EXPECT_EQ(gradient_type(Replicated, Sharded), Partial);
+  EXPECT_EQ(gradient_type(Replicated, Replicated), Replicated);
+  EXPECT_EQ(gradient_type(Sharded, Replicated), Sharded);
+  const StepTables tables(small_step({.dp = 2, .cp = 1, .tp = 2}, 0, 1, false));
+  EXPECT_EQ(to_string(gradient_type(tables, TpUse::Split)), "dp partial; tp sharded");
+  EXPECT_EQ(to_string(gradient_type(tables, TpUse::Summed)), "dp, tp partial");
+  EXPECT_EQ(to_string(gradient_type(tables, TpUse::Alike)), "dp partial");
+  EXPECT_EQ(to_string(border_type(tables)), "dp, tp sharded");
+  EXPECT_EQ(to_string(loss_type(tables)), "dp, tp partial");
+  EXPECT_EQ(to_string(parameter_type(tables, TpUse::Alike)), "replicated");
+}
+
+TEST(StepTables, GroupsAreAxes) {
+  const StepTables tables(small_step({.dp = 2, .cp = 2, .tp = 2}, 1, 1, false));
+  EXPECT_EQ(tables.axis_sets().size(), 7U);
+  EXPECT_EQ(tables.group(bit(MeshAxis::Tp), 5), (std::vector<Rank>{4, 5}));
+  EXPECT_EQ(tables.group(tables.replica_axes(), 5), (std::vector<Rank>{1, 3, 5, 7}));
+  EXPECT_EQ(tables.replica(5), 2);
+  EXPECT_EQ(tables.own_shard(5), (Heads{2, 3}));
+  EXPECT_EQ(axis_names(tables.replica_axes()), "dp, cp");
+  EXPECT_EQ(StepTables(small_step({}, 3, 1, true)).zero(), 0);
+}
+
+}  // namespace
+}  // namespace armillary::plan::step

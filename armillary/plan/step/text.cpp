@@ -1,0 +1,34 @@
+#include "armillary/plan/step/text.h"
+
+#include <fmt/format.h>
+
+#include "armillary/plan/program/grid.h"
+#include "armillary/plan/step/storage.h"
+#include "armillary/plan/step/types.h"
+
+namespace armillary::plan::step {
+namespace {
+
+/// The name of a unit, with the use over tp of a part that is not split.
+std::string part_name(const StepTables& tables, const StepPart& part) {
+  const std::string& unit = tables.shape().units[part.unit].name;
+  if (part.use == TpUse::Split) return unit;
+  return unit + (part.use == TpUse::Summed ? ", summed over tp" : ", alike over tp");
+}
+
+}  // namespace
+
+std::string to_grid(const World& world, const StepShape& shape, const Diagnostic* at) {
+  const StepTables tables(shape);
+  std::string text = fmt::format("{:<6}{:<30}{:>14}  {}\n", "part", "unit", "values", "gradient");
+  for (std::size_t part = 0; part < tables.parts().size(); ++part) {
+    const StepPart& of = tables.parts()[part];
+    text += fmt::format("{:<6}{:<30}{:>14}  {}\n", part, part_name(tables, of), of.values,
+                        to_string(gradient_type(tables, of.use)));
+  }
+  text += fmt::format("borders: {}; bytes of rank 0 at rest: {}\n\n",
+                      to_string(border_type(tables)), resting_bytes(tables, 0));
+  return text + plan::to_string(world, at);
+}
+
+}  // namespace armillary::plan::step

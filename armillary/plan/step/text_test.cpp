@@ -1,0 +1,48 @@
+// text_test.cpp: a step as its table and grid.
+#include "armillary/plan/step/text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "armillary/plan/step/step_program.h"
+
+namespace armillary::plan::step {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(StepGrid, HasTypesOpsAndThePlaceOfAFault) {
+  const StepShape shape{.units = {{.name = "embedding", .split = 4}, {.name = "head", .split = 6}},
+                        .mesh = {.dp = 2}};
+  const StepProgram step = build_step(shape);
+  const Diagnostic at{.rank = 1, .op = 0, .rule = "undefined", .text = "no weight"};
+  const std::string grid = to_grid(step.world(), shape, &at);
+  EXPECT_THAT(grid, HasSubstr("0     embedding                                  4  dp partial\n"));
+  EXPECT_THAT(grid, HasSubstr("borders: dp sharded; bytes of rank 0 at rest: 160\n"));
+  EXPECT_THAT(grid, HasSubstr("\nstep 0    forward(weight0 x0)"));
+  EXPECT_THAT(grid, HasSubstr("   <-- HERE rank 1: no weight\n"));
+  EXPECT_THAT(grid, HasSubstr("forward(weight1 x1) loss(x2)"));
+  EXPECT_THAT(grid, HasSubstr("backward(weight1 (x1,dx2))"));
+  EXPECT_THAT(grid, HasSubstr("all_reduce(grad1 over r{0,1})"));
+  EXPECT_THAT(grid, HasSubstr("norm(grad0) norm(grad1)"));
+  EXPECT_THAT(grid, HasSubstr("\nstep 8    update(weight1)"));
+}
+
+TEST(StepGrid, ShowsShardsAndMicrobatches) {
+  const StepShape shape{.units = {{.name = "embedding", .split = 4}, {.name = "head", .split = 6}},
+                        .mesh = {.cp = 2},
+                        .microbatches = 2,
+                        .zero = 3};
+  const StepProgram step = build_step(shape);
+  const std::string grid = to_grid(step.world(), shape);
+  EXPECT_THAT(grid, HasSubstr("gather(weight0 over r{0,1})"));
+  EXPECT_THAT(grid, HasSubstr("forward(weight0 x0[1:2])"));
+  EXPECT_THAT(grid, HasSubstr("reduce_scatter(grad1[1:2] over r{0,1})"));
+  EXPECT_THAT(grid, HasSubstr("release(grad1)"));
+  EXPECT_THAT(grid, HasSubstr("update(weight0[0:1])"));
+}
+
+}  // namespace
+}  // namespace armillary::plan::step

@@ -1,0 +1,127 @@
+// The tables of a step. Rows stand in the order of the enums; operands of a kind in the order of
+// the structs of words.h.
+#include "armillary/plan/step/words.h"
+
+#include <array>
+#include <vector>
+
+#include "armillary/core/checked.h"
+
+namespace armillary::plan::step {
+namespace {
+
+using enum Access;
+
+constexpr std::array<Operand, 2> kGatherOperands{
+    {{"all", Write, StepTensor::Weight}, {"mine", Read, StepTensor::Weight}}};
+constexpr std::array<Operand, 1> kGatherInPlaceOperands{{{"all", Update, StepTensor::Weight}}};
+constexpr std::array<Operand, 3> kForwardOperands{{{"weight", Read, StepTensor::Weight},
+                                                   {"x", Read, StepTensor::X},
+                                                   {"y", Update, StepTensor::X}}};
+constexpr std::array<Operand, 3> kLossOperands{{{"y", Read, StepTensor::X},
+                                                {"dy", Write, StepTensor::Dx},
+                                                {"loss", Update, StepTensor::Loss}}};
+constexpr std::array<Operand, 5> kBackwardOperands{{{"weight", Read, StepTensor::Weight},
+                                                    {"x", Read, StepTensor::X},
+                                                    {"dy", Read, StepTensor::Dx},
+                                                    {"dx", Update, StepTensor::Dx},
+                                                    {"grad", Update, StepTensor::Grad}}};
+constexpr std::array<Operand, 1> kReleaseOperands{{{"dst", Write}}};
+constexpr std::array<Operand, 1> kAllReduceOperands{{{"sum", Update}}};
+constexpr std::array<Operand, 2> kReduceScatterOperands{
+    {{"mine", Update, StepTensor::Grad}, {"all", Read, StepTensor::Grad}}};
+constexpr std::array<Operand, 1> kReduceInPlaceOperands{{{"all", Update, StepTensor::Grad}}};
+constexpr std::array<Operand, 2> kNormOperands{
+    {{"grad", Read, StepTensor::Grad}, {"norm", Update, StepTensor::Norm}}};
+constexpr std::array<Operand, 4> kUpdateOperands{{{"weight", Update, StepTensor::Weight},
+                                                  {"state", Update, StepTensor::State},
+                                                  {"grad", Read, StepTensor::Grad},
+                                                  {"norm", Read, StepTensor::Norm}}};
+
+constexpr unsigned kOfUnits = 1U << kUnitSide;
+constexpr unsigned kOfBorders = 1U << kBorderSide;
+
+constexpr std::array kStepKinds{
+    kSendWord,
+    kRecvWord,
+    kind_word({.name = "gather",
+               .operands = kGatherOperands,
+               .form = "gather(% over @)",
+               .joint = true,
+               .reshapes = true}),
+    kind_word({.name = "gather_in_place",
+               .operands = kGatherInPlaceOperands,
+               .form = "gather_in_place(% over @)",
+               .joint = true}),
+    kind_word({.name = "forward",
+               .operands = kForwardOperands,
+               .form = "forward(% &)",
+               .begins = kOfBorders,
+               .reshapes = true}),
+    kind_word({.name = "loss", .operands = kLossOperands, .begins = kOfBorders, .reshapes = true}),
+    kind_word({.name = "backward",
+               .operands = kBackwardOperands,
+               .form = "backward(% &)",
+               .begins = kOfUnits | kOfBorders,
+               .reshapes = true}),
+    kind_word({.name = "release", .operands = kReleaseOperands}),
+    kind_word({.name = "all_reduce",
+               .operands = kAllReduceOperands,
+               .form = "all_reduce(% over @)",
+               .joint = true}),
+    kind_word({.name = "reduce_scatter",
+               .operands = kReduceScatterOperands,
+               .form = "reduce_scatter(% over @)",
+               .begins = kOfUnits,
+               .joint = true,
+               .reshapes = true}),
+    kind_word({.name = "reduce_in_place",
+               .operands = kReduceInPlaceOperands,
+               .form = "reduce_in_place(% over @)",
+               .joint = true}),
+    kind_word({.name = "norm", .operands = kNormOperands, .begins = kOfBorders, .reshapes = true}),
+    kind_word({.name = "update", .operands = kUpdateOperands})};
+
+constexpr std::array<TensorWord, 7> kStepTensors{{{.name = "weight", .side = kUnitSide},
+                                                  {.name = "state", .side = kUnitSide},
+                                                  {.name = "grad", .side = kUnitSide},
+                                                  {.name = "x", .side = kBorderSide},
+                                                  {.name = "dx", .side = kBorderSide},
+                                                  {.name = "loss", .side = kBorderSide},
+                                                  {.name = "norm", .side = kBorderSide}}};
+constexpr std::array<SideWord, 2> kStepSides{
+    {{.name = "unit", .plural = "units"}, {.name = "border", .plural = "borders"}}};
+constexpr std::array<std::string_view, 1> kStepPasses{"step"};
+
+static_assert(kStepKinds.size() == static_cast<std::size_t>(StepOp::Update) + 1);
+static_assert(kStepKinds.size() <= kMostKinds);
+constexpr Vocabulary kStepWords{.name = "step",
+                                .kinds = kStepKinds,
+                                .tensors = kStepTensors,
+                                .sides = kStepSides,
+                                .passes = kStepPasses};
+
+}  // namespace
+
+const Vocabulary& step_words() {
+  return kStepWords;
+}
+
+Measures step_measures(const StepTables& tables) {
+  std::vector<std::int64_t> shards;  // By part.
+  for (const StepPart& part : tables.parts()) {
+    const int over_tp = part.use == TpUse::Split ? tables.shape().mesh.tp : 1;
+    shards.push_back(ceil_div(ceil_div(part.values, over_tp), tables.replicas()));
+  }
+  const std::vector<std::int64_t> borders(static_cast<std::size_t>(tables.units()) + 1, 0);
+  const int microbatches = tables.shape().microbatches;
+  const TensorMeasure values{.heads = tables.replicas()};
+  TensorMeasure moments = values;
+  moments.dim = 2;
+  return {kStepWords,
+          1,
+          {values, moments, values, {.heads = microbatches}, {.heads = microbatches}, {}, {}},
+          {shards, borders}};
+}
+
+}  // namespace armillary::plan::step
