@@ -51,7 +51,8 @@ struct KindWord {
   /// All operands without a tensor show the same tensor.
   bool same_tensor = false;
   /// The ranks of a group do it together, each with operands of its own: a collective. It is on a
-  /// communication lane; no rank goes on before all have come to it.
+  /// communication lane; no rank goes on before all have come to it. Joint ops are proved, printed
+  /// and written, but not simulated or run by the machine yet.
   bool joint = false;
   bool reshapes = false;  ///< Operands of one side may differ in blocks and heads.
   unsigned written = 0;  ///< Operands that are written or updated, a bit for each; see kind_word().
