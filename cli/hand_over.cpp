@@ -51,14 +51,15 @@ void hand_over(int argc, const char* const* argv) {
   const std::string_view verb = argc >= 2 ? argv[1] : "";
   constexpr std::array<std::string_view, 4> kOfTorch{"train", "export", "check", "doctor"};
   constexpr std::array<std::string_view, 2> kOfBench{"bench", "calibrate"};
-  // `tune` runs layers only if it is to measure, `advise` reads a recipe only if one is its model.
+  // `tune` runs layers only if it is to measure, the others read a recipe only if one comes first.
   const auto measures = [](const char* word) {
     return std::string_view(word).starts_with("--measure");
   };
   const auto is_in = [&](const auto& verbs) {
     return std::find(verbs.begin(), verbs.end(), verb) != verbs.end();
   };
-  const bool trains = is_in(kOfTorch) || (verb == "advise" && argc >= 3 && is_recipe(argv[2]));
+  const bool reads = verb == "advise" || verb == "plan" || verb == "verify";
+  const bool trains = is_in(kOfTorch) || (reads && argc >= 3 && is_recipe(argv[2]));
   const bool benches =
       is_in(kOfBench) || (verb == "tune" && std::any_of(argv + 2, argv + argc, measures));
   if (!trains && !benches) return;

@@ -1,0 +1,128 @@
+// The verbs `plan` and `verify` with a recipe: its training step as a grid, and its proof. A step
+// may be broken on purpose first, to show that the proof finds it.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "armillary/core/count_text.h"
+#include "armillary/core/error.h"
+#include "armillary/core/spec.h"
+#include "armillary/plan/step/check_step.h"
+#include "armillary/plan/step/mutants.h"
+#include "armillary/plan/step/storage.h"
+#include "armillary/plan/step/text.h"
+#include "armillary/train/recipe_parts.h"
+#include "armillary/train/step_shape.h"
+#include "cli/verbs.h"
+
+namespace armillary::cli {
+namespace {
+
+struct StepFlags {
+  std::string recipe;
+  std::vector<std::string> settings;
+  std::string mutant;  ///< Number of the mutant, or empty.
+};
+
+plan::step::StepShape shape_of(const StepFlags& flags) {
+  train::Recipe recipe = train::load_recipe(flags.recipe);
+  for (const std::string& setting : flags.settings) train::apply_setting(recipe, setting);
+  train::validate(recipe);
+  return train::step_shape_of(*train::make_model(recipe), recipe.parallelism, recipe.training);
+}
+
+/// "ring.toml: 4 ranks, 6 units, 2 microbatches, ZeRO-3".
+std::string title(const StepFlags& flags, const plan::step::StepShape& shape) {
+  return fmt::format("{}: {}, {}, {}, ZeRO-{}", flags.recipe, count_of(shape.mesh.ranks(), "rank"),
+                     count_of(shape.units.size(), "unit"),
+                     count_of(shape.microbatches, "microbatch", "microbatches"), shape.zero);
+}
+
+void print_step(const StepFlags& flags) {
+  const plan::step::StepShape shape = shape_of(flags);
+  const plan::step::StepProgram step = plan::step::build_step(shape);
+  fmt::print("{}\n{}", title(flags, shape), to_grid(step.world(), shape));
+}
+
+/// The mutant of this number. @throws InvalidArgument if there are not so many.
+plan::step::StepMutant mutant_of(const plan::step::StepProgram& step, const std::string& number) {
+  const std::int64_t index = parse_integer("--break", number, {0});
+  std::optional<plan::step::StepMutant> result;
+  std::int64_t count = 0;
+  for_each_mutant(step, [&](const plan::step::StepMutant& mutant) {
+    if (count++ == index) result = mutant;
+  });
+  if (!result) {
+    fail<InvalidArgument>("--break: {} given; one from 0 to {} is required", number, count - 1);
+  }
+  return *std::move(result);
+}
+
+/// Proves the step, or the broken one. Returns the exit code.
+int verify_step(const StepFlags& flags) {
+  const plan::step::StepShape shape = shape_of(flags);
+  const plan::step::StepProgram step = plan::step::build_step(shape);
+  std::vector<plan::RankProgram> ranks = step.ranks;
+  if (!flags.mutant.empty()) {
+    const plan::step::StepMutant mutant = mutant_of(step, flags.mutant);
+    fmt::print("broken: {}\n", to_string(mutant, step));
+    ranks = mutant.ranks;
+  }
+  const plan::World world{step.measures, ranks};
+  const std::vector<plan::Diagnostic> faults = check_step(world, shape);
+  if (!faults.empty()) {
+    fmt::print("{}\n", to_grid(world, shape, &faults.front()));
+    for (const plan::Diagnostic& fault : faults) {
+      fmt::print("rank {} op {}: {}: {}\n", fault.rank, fault.op, fault.rule, fault.text);
+    }
+    fmt::print("{}: NOT proved\n", title(flags, shape));
+    return kFailed;
+  }
+  std::int64_t rest = 0;
+  std::int64_t peak = 0;
+  for (const plan::RankProgram& program : ranks) {
+    const plan::step::StepBytes bytes = bytes_of(step.tables, program);
+    rest = std::max(rest, bytes.rest);
+    peak = std::max(peak, bytes.peak);
+  }
+  fmt::print(
+      "{}: proved: every gradient is summed once over the axes along which it is partial, every "
+      "unit is gathered before use and freed after, no deadlock; parameters, gradients and state "
+      "of a rank take {} at rest and {} at most\n",
+      title(flags, shape), count_of(rest, "byte"), count_of(peak, "byte"));
+  return kDone;
+}
+
+CLI::App* add_step_verb(CLI::App& app, const char* name, const char* description,
+                        const std::shared_ptr<StepFlags>& flags) {
+  CLI::App* verb = app.add_subcommand(name, description);
+  verb->add_option("recipe", flags->recipe, "TOML file")->required();
+  verb->add_option("--set", flags->settings, "SECTION.KEY=VALUE of the recipe; may be repeated")
+      ->expected(1)
+      ->take_all();
+  return verb;
+}
+
+}  // namespace
+
+void add_recipe_plan(CLI::App& app, int& exit_code) {
+  const auto flags = std::make_shared<StepFlags>();
+  CLI::App* verb = add_step_verb(app, "plan", "The training step of a recipe as a grid", flags);
+  verb->callback([flags, &exit_code] {
+    print_step(*flags);
+    exit_code = kDone;
+  });
+}
+
+void add_recipe_verify(CLI::App& app, int& exit_code) {
+  const auto flags = std::make_shared<StepFlags>();
+  CLI::App* verb = add_step_verb(app, "verify", "Prove the training step of a recipe", flags);
+  verb->add_option("--break", flags->mutant, "Number of a mistake to make first, from 0 on");
+  verb->callback([flags, &exit_code] { exit_code = verify_step(*flags); });
+}
+
+}  // namespace armillary::cli
