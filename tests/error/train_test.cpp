@@ -173,6 +173,27 @@ TEST_F(TrainErrorTest, AKeyThatTheMeshChoosesIsNotSetToo) {
       "train: --set parallelism.zero=3 and --mesh auto:c8 given, which chooses it");
 }
 
+TEST_F(TrainErrorTest, TheStepOfARecipeIsPrintedProvedAndBroken) {
+  const auto with_recipe = [&](const char* verb, Arguments more) {
+    Arguments words{verb,    path("tiny.toml"),   "--set", "parallelism.context_parallel_degree=2",
+                    "--set", "parallelism.zero=3"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words, "", start_the_file);
+  };
+  const ProgramRun grid = with_recipe("plan", {});
+  EXPECT_EQ(grid.code, 0) << grid.err;
+  EXPECT_THAT(grid.out, AllOf(HasSubstr("tiny.toml: 2 ranks, 6 units, 1 microbatch, ZeRO-3\n"),
+                              HasSubstr("layers.0"), HasSubstr("gather(")));
+  const ProgramRun proof = with_recipe("verify", {});
+  EXPECT_EQ(proof.code, 0) << proof.err;
+  EXPECT_THAT(proof.out, HasSubstr(": proved: every gradient is summed once"));
+  const ProgramRun broken = with_recipe("verify", {"--break", "0"});
+  EXPECT_EQ(broken.code, 1) << broken.err;
+  EXPECT_THAT(broken.out,
+              AllOf(StartsWith("broken: "), HasSubstr("<-- HERE"), HasSubstr(": NOT proved\n")));
+  EXPECT_EQ(with_recipe("verify", {"--break", "100000"}).code, 2);
+}
+
 TEST_F(TrainErrorTest, TheBatchHasANameOfItsOwn) {
   expect_setting_refused("training.local_batch_size=4",
                          "nearest: training.global_batch_size = 4, as this key was called before");
