@@ -71,6 +71,7 @@ std::vector<int> aliases_of(const plan::RankProgram& program) {
 void prepare(MachineProgram& result, int world, const plan::Measures& measures,
              const Locate& locate) {
   const plan::RankProgram& program = result.program;
+  plan::expect_no_joint_ops("run", program);
   result.world = world;
   result.batch = measures.batch();
   if (result.strategy.empty()) result.strategy = result.words().name;

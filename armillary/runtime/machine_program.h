@@ -58,6 +58,7 @@ using Locate = std::function<std::vector<plan::LocatedView>(const plan::Op& op)>
 
 /// Fills `result` from its program, which must be `well_formed` (plan/program/check.h).
 /// `caller_tiles` are the inputs then. Without `locate`, views are located by `measures`.
+/// @throws InvalidArgument for joint ops (plan/program/vocabulary.h), which are not run yet.
 void prepare(MachineProgram& result, int world, const plan::Measures& measures,
              const Locate& locate = {});
 

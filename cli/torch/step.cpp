@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/count_text.h"
@@ -39,7 +41,8 @@ plan::step::StepShape shape_of(const StepFlags& flags) {
 std::string title(const StepFlags& flags, const plan::step::StepShape& shape) {
   return fmt::format("{}: {}, {}, {}, ZeRO-{}", flags.recipe, count_of(shape.mesh.ranks(), "rank"),
                      count_of(shape.units.size(), "unit"),
-                     count_of(shape.microbatches, "microbatch", "microbatches"), shape.zero);
+                     count_of(shape.microbatches, "microbatch", "microbatches"),
+                     plan::step::StepTables(shape).zero());
 }
 
 void print_step(const StepFlags& flags) {
@@ -121,7 +124,8 @@ void add_recipe_plan(CLI::App& app, int& exit_code) {
 void add_recipe_verify(CLI::App& app, int& exit_code) {
   const auto flags = std::make_shared<StepFlags>();
   CLI::App* verb = add_step_verb(app, "verify", "Prove the training step of a recipe", flags);
-  verb->add_option("--break", flags->mutant, "Number of a mistake to make first, from 0 on");
+  verb->add_option("--break", flags->mutant,
+                   "Number of a mistake to make first, from 0 on; the recipe comes before");
   verb->callback([flags, &exit_code] { exit_code = verify_step(*flags); });
 }
 

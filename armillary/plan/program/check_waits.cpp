@@ -26,11 +26,11 @@ class WaitGraph {
  public:
   struct WaitNode {
     Rank rank = 0;
-    int op = 0;  ///< The compute op; the first op of a batch; the receive of a message.
-    int first_message = 0;
+    int op = 0;             ///< The compute op; the first op of a batch; the receive of a message.
+    int first_message = 0;  ///< Of a joint op: its number.
     int messages = 0;
-    bool runs = false;  ///< True for a compute op.
-    int joint = -1;     ///< The joint op.
+    bool runs = false;   ///< True for a compute op.
+    bool joint = false;  ///< True for a joint op.
   };
   struct Edge {
     int before;
@@ -244,8 +244,10 @@ WaitGraph wait_graph(const World& world, const std::vector<MatchedMessage>& mess
   }
   for (std::size_t j = 0; j < joints.size(); ++j) {
     const JointAction& joint = joints[j];
-    const int node = graph.add(
-        {.rank = joint.group.front(), .op = joint.ops.front(), .joint = static_cast<int>(j)});
+    const int node = graph.add({.rank = joint.group.front(),
+                                .op = joint.ops.front(),
+                                .first_message = static_cast<int>(j),
+                                .joint = true});
     for (std::size_t i = 0; i < joint.ops.size(); ++i) {
       const BatchSpan part = span_of(joint.group[i], joint.ops[i]);
       graph.edge(part.start, node);
@@ -332,13 +334,13 @@ std::vector<Action> order_actions(const World& world, const std::vector<MatchedM
                          .send = ends.send,
                          .wave = graph.wave(n)});
     }
-    if (node.joint >= 0) {
-      const JointAction& joint = joints[node.joint];
+    if (node.joint) {
+      const JointAction& joint = joints[node.first_message];
       for (std::size_t i = 0; i < joint.ops.size(); ++i) {
         actions.push_back({.rank = joint.group[i],
                            .op = joint.ops[i],
                            .wave = graph.wave(n),
-                           .joint = node.joint});
+                           .joint = node.first_message});
       }
     }
     if (node.runs) actions.push_back({.rank = node.rank, .op = node.op, .wave = graph.wave(n)});

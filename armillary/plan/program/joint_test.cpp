@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/core/error.h"
 #include "armillary/plan/program/check.h"
 #include "armillary/plan/program/grid.h"
 #include "armillary/plan/program/mutate.h"
@@ -146,6 +147,17 @@ TEST(JointOps, GoOverOtherGroupsInMutants) {
     EXPECT_FALSE(check(World{kMeetingMeasures, mutant}, diagnostics)) << mutation.op;
   }
   EXPECT_EQ(count, 6);
+}
+
+TEST(JointOps, AreRefusedByReadersOfMessages) {
+  const std::vector<RankProgram> ranks = meetings();
+  EXPECT_THAT([&] { expect_no_joint_ops("run", ranks[1]); },
+              testing::ThrowsMessage<InvalidArgument>(
+                  "run: rank 1 has sum, an op of a group of ranks; sends and receives are "
+                  "required"));
+  RankProgram without = ranks[1];
+  without.ops.clear();
+  expect_no_joint_ops("run", without);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "armillary/core/error.h"
+
 namespace armillary::plan {
 
 // Every view of a message stands under its one operand.
@@ -26,6 +28,17 @@ std::string Vocabulary::operand_name(Kind kind, std::size_t v) const {
   std::string name(operands[std::min(v, operands.size() - 1)].name);
   if (v >= operands.size()) name += std::to_string(v);
   return name;
+}
+
+void expect_no_joint_ops(std::string_view where, const RankProgram& program) {
+  const Vocabulary& words = *program.words;
+  if (std::ranges::none_of(words.kinds, &KindWord::joint)) return;
+  for (const Op& op : program.ops) {
+    if (!words[op.kind].joint) continue;
+    fail<InvalidArgument>(
+        "{}: rank {} has {}, an op of a group of ranks; sends and receives are required", where,
+        program.rank, words[op.kind].name);
+  }
 }
 
 }  // namespace armillary::plan

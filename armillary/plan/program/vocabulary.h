@@ -120,4 +120,8 @@ inline constexpr Operand kReceivedOperand[] = {{.name = "dst", .access = Access:
 inline constexpr KindWord kSendWord = kind_word({.name = "send", .operands = kSentOperand});
 inline constexpr KindWord kRecvWord = kind_word({.name = "recv", .operands = kReceivedOperand});
 
+/// For readers that know messages only: `where` names the reader.
+/// @throws InvalidArgument naming the first joint op of the program, if there is one.
+void expect_no_joint_ops(std::string_view where, const RankProgram& program);
+
 }  // namespace armillary::plan

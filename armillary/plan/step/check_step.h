@@ -19,10 +19,10 @@
 //              reduce_scatter, of the step otherwise
 //   axes       a sum goes over axes along which all of its terms are still partial
 //   twice      nothing is added, counted or updated twice; the norm has each shard once
-//   partial    an op that is not linear reads complete values: all terms, summed over all their
-//   axes complete   at the end all values are updated, and gathered again in stages 1 and 2; loss
-//   and
-//              norm are those of the whole step
+//   partial    an op that is not linear reads complete values: all terms, summed
+//              over all their axes
+//   complete   at the end all values are updated, and gathered again in stages 1
+//              and 2; loss and norm are those of the whole step
 #pragma once
 
 #include <vector>

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <string_view>
 
 #include "armillary/core/checked.h"
@@ -45,6 +46,9 @@ void check_unit(const StepShape& shape, int index) {
 void check_shape(const StepShape& shape) {
   const std::int64_t ranks =
       checked_product("step", {shape.mesh.pp, shape.mesh.dp, shape.mesh.cp, shape.mesh.tp});
+  if (ranks > std::numeric_limits<int>::max()) {
+    fail<InvalidArgument>("step: a mesh of {} ranks; fewer than 2^31 are required", ranks);
+  }
   check_mesh(shape.mesh, static_cast<int>(ranks));
   if (shape.mesh.pp != 1) {
     fail<InvalidArgument>("step: pp {}; 1 is required, a pipeline is no part of a step yet",

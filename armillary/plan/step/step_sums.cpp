@@ -135,6 +135,12 @@ void StepMeaning::run_all_reduce(std::span<const Action> parts, AxisSet axes) {
   if (!diagnostics_.empty()) return;
   const Shown& first = sums.front();
   const StepTensor tensor = first.tile->tensor;
+  for (const Shown& sum : sums) {
+    if (sum.tile->tensor == first.tile->tensor) continue;
+    return fault(*sum.at, "axes",
+                 fmt::format("sums {} with {} of rank {}", name(sum, sum.cells.front()),
+                             name(first, first.cells.front()), first.at->rank));
+  }
   if (tensor == StepTensor::Norm) return run_norm_sum(sums, axes);
   if (tensor != StepTensor::Grad && tensor != StepTensor::Loss) {
     return fault(parts.front(), "axes",

@@ -19,6 +19,7 @@ class LaneMaker {
  public:
   LaneMaker(const LaneInput& input, const plan::RankProgram& program)
       : input_(input), program_(program), batches_(program) {
+    plan::expect_no_joint_ops("simulate", program);
     lanes_.rank = program.rank;
     add_batches();
     add_ops();
