@@ -27,7 +27,7 @@ class WaitGraph {
   struct WaitNode {
     Rank rank = 0;
     int op = 0;             ///< The compute op; the first op of a batch; the receive of a message.
-    int first_message = 0;  ///< Of a joint op: its number.
+    int first_message = 0;  ///< The number of a joint op.
     int messages = 0;
     bool runs = false;   ///< True for a compute op.
     bool joint = false;  ///< True for a joint op.
