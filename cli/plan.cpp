@@ -212,7 +212,7 @@ void add_plan(CLI::App& app, int& exit_code) {
       "  armillary plan --compare --world 8 --seq 65536 --heads 32 --kv-heads 8\n"
       "  armillary plan --compare --world 16 --heads 32 --ranks-per-node 8\n"
       "  armillary plan --strategy allgather --mask documents:1000,3096 --json > plan.json\n"
-      "  armillary plan recipes/llama.toml --set parallelism.zero=3      a training step");
+      "  armillary plan recipes/llama.toml --set parallelism.zero=3");
   verb->callback([flags, &exit_code] {
     run(*flags);
     exit_code = kDone;

@@ -322,7 +322,7 @@ void add_verify(CLI::App& app, int& exit_code) {
       "  armillary verify --strategy ring --world 4 --seq 64 --break 12\n"
       "  armillary plan --strategy ulysses --json | armillary verify --file -\n"
       "  armillary verify --strategy ring --world 64 --seq 65536 --save-proof proofs\n"
-      "  armillary verify recipes/llama.toml --set parallelism.zero=3    a training step\n"
+      "  armillary verify recipes/llama.toml --set parallelism.zero=3\n"
       "Exit code: 0 if every plan is exact, 1 if one is not, 2 for bad input.");
   verb->callback([flags, &exit_code] { exit_code = run(*flags); });
 }
