@@ -14,6 +14,8 @@
 namespace armillary::train {
 namespace {
 
+constexpr std::string_view kDocuments = "documents";
+
 /// Sum of the lengths.
 std::int64_t total(std::span<const std::int64_t> lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
@@ -74,12 +76,15 @@ Sequence checked_sequence(const Data& data, std::int64_t index, const SequenceSh
   return sequence;
 }
 
+bool reads_documents(std::string_view mask) {
+  return mask == kDocuments || mask.starts_with("documents:within=");
+}
+
 plan::Mask sequence_mask(std::string_view text, std::span<const std::int64_t> documents) {
   const std::int64_t length = total(documents);
   const plan::Lengths lengths{.q = length, .kv = length};
   // "documents:within=causal" becomes "documents:7,5,12,within=causal".
-  constexpr std::string_view kDocuments = "documents";
-  if (text == kDocuments || text.starts_with("documents:within=")) {
+  if (reads_documents(text)) {
     std::string written = fmt::format("documents:{}", fmt::join(documents, ","));
     if (text != kDocuments) written += fmt::format(",{}", text.substr(kDocuments.size() + 1));
     return plan::parse_mask(written, lengths);

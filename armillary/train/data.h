@@ -49,6 +49,9 @@ struct SequenceShape {
 /// seq_len in number, and every token and label is in the vocabulary.
 Sequence checked_sequence(const Data& data, std::int64_t index, const SequenceShape& shape);
 
+/// Whether the mask of this text, as sequence_mask() reads it, depends on the documents.
+bool reads_documents(std::string_view mask);
+
 /// The mask of a sequence with these documents. `text` is `documents[:within=..]`, which takes the
 /// lengths given here, or any mask of plan::parse_mask over the whole sequence.
 /// @throws InvalidArgument as plan::parse_mask.

@@ -24,6 +24,7 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
 #include "armillary/predict/sim/toml_table.h"
+#include "armillary/train/scale.h"
 
 namespace armillary::train {
 namespace {
@@ -237,6 +238,26 @@ std::optional<toml::table> toml_value(const std::string& text) {
   }
 }
 
+/// Sets the entry to a value in TOML, or to a string without quotes, which is taken as it is.
+void assign_text(const std::string& where, const RecipeEntry& entry, const std::string& value) {
+  const bool quoted = !value.empty() && (value.front() == '"' || value.front() == '\'');
+  if (std::holds_alternative<std::string*>(entry.value) && !quoted) {
+    return assign(where, entry, toml::value(value));
+  }
+  const auto document = toml_value(value);
+  if (!document) {
+    fail<InvalidArgument>("{}{} given; {} is required", where, quote(value), type_name(entry));
+  }
+  assign(where, entry, *document->get("value"));
+}
+
+/// The setting `model.scale`, which is no key: it changes others.
+void apply_scale(Recipe& recipe, const std::string& where, const std::string& value) {
+  std::string scale;
+  assign_text(where, {{"scale", &scale, "", Names{"full", "tiny"}}, "model"}, value);
+  if (scale == "tiny") scale_tiny(recipe);
+}
+
 }  // namespace
 
 Recipe load_recipe(const std::string& path) {
@@ -286,23 +307,14 @@ void apply_setting(Recipe& recipe, std::string_view setting) {
     fail<InvalidArgument>("recipe: --set {}: not UTF-8 at byte {}; UTF-8 is required",
                           excerpt(pair->key), *offset);
   }
+  const std::string value(pair->value);
+  if (pair->key == "model.scale") return apply_scale(recipe, where, value);
   const std::vector<RecipeEntry> all = entries(recipe);
   const std::size_t dot = pair->key.find('.');
   const auto members = section_entries(all, where, std::string(pair->key.substr(0, dot)));
   const RecipeEntry& entry = find_key(members, where, std::string(pair->key.substr(dot + 1)));
   const std::string model_before = recipe.model.name;
-  const std::string value(pair->value);
-  // A string may stand without quotes: such a value is taken as it is.
-  const bool quoted = !value.empty() && (value.front() == '"' || value.front() == '\'');
-  if (std::holds_alternative<std::string*>(entry.value) && !quoted) {
-    assign(where, entry, toml::value(value));
-  } else {
-    const auto document = toml_value(value);
-    if (!document) {
-      fail<InvalidArgument>("{}{} given; {} is required", where, quote(value), type_name(entry));
-    }
-    assign(where, entry, *document->get("value"));
-  }
+  assign_text(where, entry, value);
   check_keys_given(recipe, model_before, where);
   change_defaults(recipe.model, model_before);
 }

@@ -54,7 +54,8 @@ Recipe parse_recipe(std::string_view text, const std::string& origin);
 Recipe parse_saved_recipe(std::string_view text, const std::string& origin);
 
 /// Applies `section.key=value`, for example `training.steps=50`. The value is TOML; a string may
-/// also stand without quotes.
+/// also stand without quotes. `model.scale=tiny` is scale_tiny() of scale.h, `model.scale=full`
+/// changes nothing.
 /// @throws InvalidArgument as load_recipe.
 void apply_setting(Recipe& recipe, std::string_view setting);
 

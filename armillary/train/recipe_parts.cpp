@@ -90,6 +90,10 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   }
   const std::unique_ptr<model::Model> model = make_model(recipe);
   model::check_parameters(model->parameters(), model->units(), mesh.tp);
+  check_strategy(recipe);
+}
+
+void check_strategy(const Recipe& recipe) {
   if (tune::is_automatic(recipe.parallelism.strategy)) {
     return tune::check_strategy_text(recipe.parallelism.strategy);
   }
@@ -98,9 +102,10 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   const plan::Mask mask =
       sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
   const plan::Strategy strategy = plan::parse_strategy(recipe.parallelism.strategy);
-  for (int index = 0; index < mesh.tp; ++index) {
-    const cost::ModelAttention shape = heads_along_tp(model->cost().attention, index, mesh.tp);
-    plan::check_legal(attention_problem(recipe, shape, mask), strategy);
+  const cost::ModelAttention all = model_cost(recipe).attention;
+  const int tp = mesh_of(recipe.parallelism).tp;
+  for (int index = 0; index < tp; ++index) {
+    plan::check_legal(attention_problem(recipe, heads_along_tp(all, index, tp), mask), strategy);
   }
 }
 

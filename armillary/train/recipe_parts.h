@@ -23,6 +23,10 @@ void validate(const Recipe& recipe);
 /// The same for data with a vocabulary of this size.
 void validate(const Recipe& recipe, std::int64_t vocab_size);
 
+/// Checks that the strategy can be made, and solves the attention problem on all ranks along tp.
+/// Requires a legal model. @throws InvalidArgument.
+void check_strategy(const Recipe& recipe);
+
 /// Folder of the checkpoints of a run.
 std::string checkpoint_folder(const Recipe& recipe);
 

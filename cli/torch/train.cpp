@@ -20,6 +20,7 @@
 #include "armillary/train/load_text.h"
 #include "armillary/train/metrics_writer.h"
 #include "armillary/train/trainer.h"
+#include "armillary/train/whole_sequences.h"
 #include "cli/mesh_settings.h"
 #include "cli/stop_signals.h"
 #include "cli/torch/engine.h"
@@ -34,6 +35,8 @@ Examples:
   armillary train recipes/default.toml --set training.dataset_path=src
   armillary train recipes/default.toml --set training.dataset_path=src --dry-run
   armillary train recipes/default.toml --set training.steps=20 --set optimizer.lr=1e-3 --print-config
+  armillary train recipes/papers/gpt_3b.toml --dry-run
+  armillary train recipes/papers/gpt_3b.toml --set model.scale=tiny --set training.dataset_path=src
   armillary train my.toml --set parallelism.strategy=usp:u=2 --set parallelism.layout=striped:16 --json
   armillary launch -n 4 -- train my.toml         4 processes instead of threads; see also mpirun, srun
   armillary train my.toml --set checkpoint.enable=true --set checkpoint.interval=100
@@ -109,6 +112,16 @@ void take_mesh(train::Recipe& recipe, const TrainArguments& arguments) {
   }
 }
 
+/// The text of a recipe. A dry run needs none for a mask that does not follow documents.
+std::unique_ptr<train::Data> data_of(const train::Recipe& recipe, bool dry_run) {
+  const train::TrainingOptions& training = recipe.training;
+  if (dry_run && training.dataset_path.empty() &&
+      !train::reads_documents(recipe.parallelism.mask)) {
+    return std::make_unique<train::WholeSequences>(training.seq_len);
+  }
+  return std::make_unique<train::PackedText>(train::load_text(training));
+}
+
 /// The run on the chosen engine. Its folder is written from on_start on, by rank 0.
 void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
                const train::Data& data, const launch::EngineChoice& choice,
@@ -161,8 +174,8 @@ void run_train(const TrainArguments& arguments) {
           : fmt::format("a mesh of dp {} x cp {} x tp {}", mesh.dp, mesh.cp, mesh.tp);
   const launch::EngineChoice choice = choose_engine(arguments.engine, {world, where});
   // The estimate, which needs the documents for their masks.
-  const train::PackedText text = train::load_text(recipe.training);
-  const train::Estimate estimate = train::estimate(recipe, text);
+  const std::unique_ptr<train::Data> data = data_of(recipe, arguments.dry_run);
+  const train::Estimate estimate = train::estimate(recipe, *data);
   const std::string summary = arguments.json ? train::to_json(recipe, estimate).dump() + '\n'
                                              : train::describe(recipe, estimate);
   if (arguments.dry_run) {
@@ -170,7 +183,7 @@ void run_train(const TrainArguments& arguments) {
     return;
   }
   require_memory(estimate, choice.local_world(world));
-  run_steps(arguments, recipe, text, choice, summary);
+  run_steps(arguments, recipe, *data, choice, summary);
 }
 
 }  // namespace
@@ -179,7 +192,9 @@ void add_train(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<TrainArguments>();
   CLI::App* verb = app.add_subcommand("train", kTrainDescription);
   verb->add_option("recipe", arguments->recipe, "TOML file")->required();
-  verb->add_option("--set", arguments->settings, "section.key=value, over the recipe's")
+  verb->add_option("--set", arguments->settings,
+                   "section.key=value, over the recipe's; model.scale=tiny shrinks all sizes to "
+                   "what trains here in seconds")
       ->expected(1)
       ->take_all();
   verb->add_flag("--print-config", arguments->print_config, "Print the whole recipe and stop");
