@@ -68,6 +68,10 @@ TEST(SequenceMask, DocumentsAreThoseOfTheSequence) {
   EXPECT_EQ(sequence_mask("documents:within=window,left=1,right=0", documents),
             plan::parse_mask("documents:3,1,4,within=window,left=1,right=0", lengths));
   EXPECT_EQ(sequence_mask("causal", documents), plan::parse_mask("causal", lengths));
+  EXPECT_TRUE(reads_documents("documents"));
+  EXPECT_TRUE(reads_documents("documents:within=full"));
+  EXPECT_FALSE(reads_documents("documents:5,3"));
+  EXPECT_FALSE(reads_documents("causal"));
   EXPECT_EQ(sequence_mask("documents:5,3", documents), plan::parse_mask("documents:5,3", lengths));
   EXPECT_THAT([&] { sequence_mask("document", documents); },
               ThrowsMessage<InvalidArgument>(HasSubstr("documents")));

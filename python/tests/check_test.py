@@ -121,7 +121,7 @@ def test_the_shape_of_a_recipe_is_that_of_the_program():
         assert _config_of({"name": "llama"} | shape, 16).intermediate_size == width
 
 
-@pytest.mark.parametrize("recipe", ["default", "gpt2", "llama"])
+@pytest.mark.parametrize("recipe", ["default", "gpt2", "llama", "papers/gpt_3b", "papers/llama3_8b"])
 def test_recipes_of_the_project_are_read(recipe):
     _read(str(pathlib.Path(__file__).parents[2] / f"recipes/{recipe}.toml"))
 

@@ -116,6 +116,7 @@ TEST_F(TrainErrorTest, Settings) {
   expect_setting_refused("parallelism.strategy=rang", "ring");
   expect_setting_refused("parallelism.strategy=usp:u=8", "8");
   expect_setting_refused("parallelism.context_parallel_degree=0", "between 1 and 1024");
+  expect_setting_refused("model.scale=tny", "full or tiny is required; nearest: tiny");
 }
 
 TEST_F(TrainErrorTest, Text) {
@@ -143,6 +144,27 @@ TEST_F(TrainErrorTest, GoodInputIsNotRefused) {
       train({tiny, "--set", "optimizer.lr=1e30", "--set", "lr_scheduler.warmup_steps=0"});
   EXPECT_EQ(failed.code, 1) << failed.err;
   EXPECT_THAT(failed.err, HasSubstr("lower optimizer.lr"));
+}
+
+// The dry run of a recipe of a paper needs no text: its mask follows no documents.
+TEST_F(TrainErrorTest, RecipesOfPapers) {
+  const std::string recipe = ARMILLARY_SOURCE_DIR "/recipes/papers/gpt_3b.toml";
+  const ProgramRun full = train({recipe, "--dry-run"});
+  EXPECT_EQ(full.code, 0) << full.err;
+  EXPECT_THAT(full.out, AllOf(HasSubstr("gpt, 2621874176 parameters\n"), HasSubstr("32 ranks\n")));
+  expect_train_refused({recipe, "--dry-run", "--set", "parallelism.mask=documents"},
+                       "training.dataset_path is empty");
+  const Arguments tiny{recipe, "--set", "model.scale=tiny"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), tiny.begin(), tiny.end());
+    return more;
+  };
+  expect_train_refused(with({}), "training.dataset_path is empty");
+  const ProgramRun printed = train(with({"--print-config"}));
+  EXPECT_THAT(printed.out, AllOf(HasSubstr("\nn_layers = 2 "), HasSubstr("\"startrail:c=2\"")));
+  // The printed recipe is the same run.
+  write("printed.toml", printed.out);
+  EXPECT_EQ(train({path("printed.toml"), "--dry-run"}).out, train(with({"--dry-run"})).out);
 }
 
 TEST_F(TrainErrorTest, TheMeshOfACluster) {

@@ -1,0 +1,143 @@
+// paper_recipes_test.cpp: recipes/papers: the shapes of the papers at full size, as numbers, and
+// tiny, on ranks that are threads.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstddef>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "armillary/predict/cost/known_models.h"
+#include "armillary/train/estimate.h"
+#include "armillary/train/scale.h"
+#include "armillary/train/testing/small_training.h"
+#include "armillary/train/whole_sequences.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::AnyOf;
+
+/// What a paper says of a recipe.
+struct PublishedShape {
+  const char* shape;  ///< As cost::parse_shape has it.
+  double parameters;  ///< By the name of the model,
+  double rounding;    ///< and half a unit of its last digit.
+  int devices;
+};
+
+const std::map<std::string, PublishedShape>& published() {
+  static const std::map<std::string, PublishedShape> models{
+      // StarTrail, table 1; WallFacer, section 5.
+      {"gpt_3b",
+       {"layers=12,hidden=4096,heads=16,ffn=16384,vocab=50257,gated=false", 3e9, 0.5e9, 32}},
+      {"gpt_7b",
+       {"layers=32,hidden=4096,heads=32,ffn=16384,vocab=50257,gated=false", 7e9, 0.5e9, 64}},
+      // USP, section 5.
+      {"llama2_7b", {"llama2-7b", 7e9, 0.5e9, 8}},
+      {"llama3_8b", {"llama3-8b", 8e9, 0.5e9, 16}},
+      // Attention2D, table 3. GPT-3's 2.65 billion are called 2.7.
+      {"gpt_760m",
+       {"layers=24,hidden=1536,heads=16,ffn=6144,vocab=50257,gated=false", 760e6, 5e6, 64}},
+      {"gpt_2_7b", {"gpt3-2.7b", 2.65e9, 0.005e9, 64}},
+      {"gpt_13b", {"gpt3-13b", 13e9, 0.5e9, 64}},
+      {"gpt_66b",
+       {"layers=64,hidden=9216,heads=72,ffn=36864,vocab=50257,gated=false", 66e9, 0.5e9, 64}},
+      {"gpt_175b", {"gpt3-175b", 175e9, 0.5e9, 64}},
+  };
+  return models;
+}
+
+std::filesystem::path papers_folder() {
+  return std::filesystem::path(__FILE__).parent_path() / "../../recipes/papers";
+}
+
+Recipe paper_recipe(const std::string& name) {
+  return load_recipe((papers_folder() / (name + ".toml")).string());
+}
+
+TEST(PaperRecipes, EveryFileIsTheShapeOfItsPaper) {
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(papers_folder())) {
+    const std::string name = entry.path().stem().string();
+    ASSERT_TRUE(published().contains(name)) << entry.path();
+    ++files;
+    const PublishedShape& paper = published().at(name);
+    const Recipe recipe = paper_recipe(name);
+    validate(recipe);
+    EXPECT_EQ(mesh_of(recipe.parallelism).ranks(), paper.devices) << name;
+    EXPECT_EQ(recipe.training.mixed_precision_param, "bfloat16") << name;
+    EXPECT_EQ(recipe.parallelism.mask, "causal") << name;
+
+    const cost::ModelCost cost = model_cost(recipe);
+    const cost::ModelCost shape = cost::parse_model(paper.shape);
+    EXPECT_NEAR(static_cast<double>(cost.parameters), paper.parameters, paper.rounding) << name;
+    // The shape has no weights of norms.
+    const auto layers = static_cast<double>(shape.layer_parameters);
+    EXPECT_NEAR(static_cast<double>(cost.layer_parameters), layers, 2e-4 * layers) << name;
+    EXPECT_EQ(cost.attention.layers, shape.attention.layers) << name;
+    EXPECT_EQ(cost.attention.heads, shape.attention.heads) << name;
+    EXPECT_EQ(cost.attention.kv_heads, shape.attention.kv_heads) << name;
+    EXPECT_EQ(cost.attention.head_dim, shape.attention.head_dim) << name;
+    EXPECT_EQ(cost.logits, shape.logits) << name;
+  }
+  EXPECT_EQ(files, published().size());
+}
+
+// At full size, without text. Parameters, gradients and state of a rank are at least its share.
+TEST(PaperRecipes, StepsAreEstimatedWithoutTensors) {
+  for (const auto& [name, paper] : published()) {
+    const Recipe recipe = paper_recipe(name);
+    const Estimate result = estimate(recipe, WholeSequences(recipe.training.seq_len));
+    EXPECT_EQ(result.visible_pairs, recipe.training.seq_len * (recipe.training.seq_len + 1) / 2);
+    const double share = 16.0 * static_cast<double>(result.cost.parameters) / paper.devices;
+    EXPECT_GE(result.memory.total(), share) << name;
+    if (recipe.parallelism.zero == 3) {
+      EXPECT_NEAR(result.memory.parameters + result.memory.gradients + result.memory.optimizer,
+                  share, 1e-3 * share)
+          << name;
+    }
+    EXPECT_EQ(result.forward.sent_bytes_per_rank.size(), static_cast<std::size_t>(paper.devices));
+  }
+}
+
+TEST(PaperRecipes, TinyOnesAreLegalOnFourRanks) {
+  for (const auto& [name, paper] : published()) {
+    const Recipe full = paper_recipe(name);
+    Recipe tiny = full;
+    scale_tiny(tiny);
+    validate(tiny);
+    EXPECT_EQ(mesh_of(tiny.parallelism).ranks(), 4) << name;
+    EXPECT_EQ(tiny.parallelism.tensor_parallel_degree > 1,
+              full.parallelism.tensor_parallel_degree > 1)
+        << name;
+    EXPECT_EQ(tiny.parallelism.zero, full.parallelism.zero) << name;
+    EXPECT_THAT(tiny.parallelism.strategy, AnyOf("startrail:c=2", "usp:u=2", "attention2d:rows=2"))
+        << name;
+    EXPECT_EQ(tiny.model.n_heads / tiny.model.kv_heads(),
+              full.model.n_heads / full.model.kv_heads())
+        << name;
+    EXPECT_LT(model_cost(tiny).parameters, 3'000'000) << name;
+  }
+}
+
+TEST(PaperRecipes, TinyOnesTrain) {
+  for (const std::string name : {"gpt_3b", "llama3_8b"}) {
+    Recipe recipe = paper_recipe(name);
+    apply_setting(recipe, "model.scale=tiny");
+    recipe.training.steps = 2;
+    const std::vector<StepMetrics> steps = run(recipe);
+    ASSERT_EQ(steps.size(), 2U) << name;
+    for (const StepMetrics& step : steps) {
+      // Random weights know nothing of the words.
+      EXPECT_NEAR(step.loss, std::log(static_cast<double>(recipe.model.vocab_size)), 0.5) << name;
+      EXPECT_GT(step.grad_norm, 0) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace armillary::train
