@@ -151,6 +151,7 @@ TEST_F(TrainErrorTest, RecipesOfPapers) {
   const std::string recipe = ARMILLARY_SOURCE_DIR "/recipes/papers/gpt_3b.toml";
   const ProgramRun full = train({recipe, "--dry-run"});
   EXPECT_EQ(full.code, 0) << full.err;
+  EXPECT_EQ(run({"verify", recipe}).code, 0);
   EXPECT_THAT(full.out, AllOf(HasSubstr("gpt, 2621874176 parameters\n"), HasSubstr("32 ranks\n")));
   expect_train_refused({recipe, "--dry-run", "--set", "parallelism.mask=documents"},
                        "training.dataset_path is empty");
