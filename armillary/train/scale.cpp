@@ -57,6 +57,7 @@ void scale_mesh(Recipe& recipe) {
   const auto axes =
       std::ranges::count_if(degrees, [](const std::int64_t* degree) { return *degree > 1; });
   for (std::int64_t* degree : degrees) lower(*degree, axes == 1 ? 4 : 2);
+  lower(p.pipeline_parallel_degree, kLayers);
   p.threads_per_rank = 1;
   const std::int64_t sequences =
       std::clamp<std::int64_t>(training.global_batch_size / dp, 1, kSequences);

@@ -72,7 +72,7 @@ void require_memory(const train::Estimate& estimate, int local_ranks) {
   if (needed > there) {
     fail<InvalidArgument>(
         "train: {:.1f} GiB are needed for {}, the machine has {:.1f}; lower model.dim, "
-        "model.n_layers or training.seq_len",
+        "model.n_layers or training.seq_len, or give --set model.scale=tiny",
         needed, count_of(local_ranks, "rank"), there);
   }
 }
