@@ -95,12 +95,12 @@ def run(main):
 
 
 class Budget:
-    """The two minutes of --quick: cells that no longer fit are left out, with a line that says so."""
+    """The two minutes of --quick, or others: cells that no longer fit are left out, with a line that says so."""
 
     QUICK_S = 85  # a cell that begins before then still ends in time
 
-    def __init__(self, quick):
-        self.end = time.monotonic() + (self.QUICK_S if quick else float("inf"))
+    def __init__(self, quick, full_s=float("inf")):
+        self.end = time.monotonic() + (self.QUICK_S if quick else full_s)
 
     def left_s(self):
         return self.end - time.monotonic()

@@ -11,11 +11,13 @@ import torch.distributed as dist
 from bench.peers.gloo_plain import flash, flash_backward
 
 
-def context_parallel(rotation):
-    """PyTorch's ring engine; `rotation` is "alltoall" (a ring) or "allgather". Its load balance is zigzag."""
+def context_parallel(rotation, group=None):
+    """PyTorch's ring engine; `rotation` is "alltoall" (a ring) or "allgather". Its load balance is zigzag.
+    `group`: of the ranks that share a sequence; None: all."""
     from torch.distributed.tensor.experimental._context_parallel import _attention as engine
 
     engine.set_rotate_method(rotation)
+    group = group or dist.group.WORLD
 
     def forward(q, k, v, is_causal, **_):
         return flash(q, k, v, 0.0, is_causal)
@@ -27,14 +29,14 @@ def context_parallel(rotation):
     class Attention(torch.autograd.Function):
         @staticmethod
         def forward(ctx, q, k, v):
-            out, lse = engine._templated_ring_attention(dist.group.WORLD, 2, forward, q, k, v, is_causal=True)
+            out, lse = engine._templated_ring_attention(group, 2, forward, q, k, v, is_causal=True)
             ctx.save_for_backward(q, k, v, out, lse)
             return out
 
         @staticmethod
         def backward(ctx, dout):
             grads = engine._templated_ring_attention_backward(
-                dist.group.WORLD,
+                group,
                 2,
                 backward,
                 dout.contiguous(),

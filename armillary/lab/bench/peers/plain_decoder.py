@@ -25,10 +25,14 @@ def rotate(x_BHLD, cos, sin):
     return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
 
 
+def causal(q, k, v):
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
 class Attention(nn.Module):
-    def __init__(self, dim, heads):
+    def __init__(self, dim, heads, attend):
         super().__init__()
-        self.heads = heads
+        self.heads, self.attend = heads, attend
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
 
     def forward(self, x_BLE, cos, sin):
@@ -36,7 +40,7 @@ class Attention(nn.Module):
             w(x_BLE).unflatten(2, (self.heads, -1)).transpose(1, 2) for w in (self.wq, self.wk, self.wv)
         )
         q, k = (rotate(x.float(), cos, sin).to(v.dtype) for x in (q, k))
-        out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        out = self.attend(q, k, v)
         return self.wo(out.transpose(1, 2).flatten(2))
 
 
@@ -68,10 +72,10 @@ FEED_FORWARDS = {"gpt": FeedForward, "llama": SwiGlu}
 
 
 class Layer(nn.Module):
-    def __init__(self, dim, heads, model):
+    def __init__(self, dim, heads, model, attend):
         super().__init__()
         self.attention_norm, self.ffn_norm = nn.RMSNorm(dim, 1e-5), nn.RMSNorm(dim, 1e-5)
-        self.attention, self.feed_forward = Attention(dim, heads), FEED_FORWARDS[model](dim)
+        self.attention, self.feed_forward = Attention(dim, heads, attend), FEED_FORWARDS[model](dim)
 
     def forward(self, x_BLE, cos, sin):
         x_BLE = x_BLE + self.attention(self.attention_norm(x_BLE), cos, sin)
@@ -79,17 +83,21 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    def __init__(self, dim, layers, heads, model):
+    """`attend` is given rotated queries and keys, [B, H, L, D] each."""
+
+    def __init__(self, dim, layers, heads, model, attend=causal):
         super().__init__()
         self.tok_embeddings = nn.Embedding(SEPARATOR + 1, dim)
-        self.layers = nn.ModuleList(Layer(dim, heads, model) for _ in range(layers))
+        self.layers = nn.ModuleList(Layer(dim, heads, model, attend) for _ in range(layers))
         self.norm = nn.RMSNorm(dim, 1e-5)
         self.output = nn.Linear(dim, SEPARATOR + 1, bias=False)
         self.head_dim = dim // heads
 
-    def forward(self, tokens_BL):
+    def forward(self, tokens_BL, positions_L=None):
+        if positions_L is None:
+            positions_L = torch.arange(tokens_BL.size(1))
         exponents = torch.arange(0, self.head_dim, 2, dtype=torch.float64) / self.head_dim
-        angles = torch.outer(torch.arange(tokens_BL.size(1), dtype=torch.float64), 10000**-exponents)
+        angles = torch.outer(positions_L.double(), 10000**-exponents)
         cos, sin = angles.cos().float(), angles.sin().float()
         x_BLE = self.tok_embeddings(tokens_BL)
         for layer in self.layers:
