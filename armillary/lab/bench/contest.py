@@ -95,7 +95,7 @@ def run(main):
 
 
 class Budget:
-    """The two minutes of --quick, or others: cells that no longer fit are left out, with a line that says so."""
+    """The two minutes of --quick, or others: cells that do not fit are left out, with a line that says so."""
 
     QUICK_S = 85  # a cell that begins before then still ends in time
 

@@ -10,6 +10,7 @@ processes together, "sent" what the hosts send in a step. "waits" is the time of
 wait for gathers and sums of parameters, "of messages" that over the gathers and sums of all layers alone."""
 
 import argparse
+import os
 import pathlib
 import shlex
 import signal
@@ -244,19 +245,23 @@ def cells_of(args):
     ]
 
     def first(cell):
-        """This machine in all stages, then hosts in the stages that send most and least; then the rest."""
+        """This machine in all stages, hosts in the stages that send least and most, other lengths here; then
+        the rest. Cells of a place follow each other."""
         place, what = cell
-        late = place != "here" and what["zero"] in (1, 2)
-        return lengths.index(what["tokens"]), late, places.index(place)
+        if what["tokens"] == lengths[0]:
+            return 0 if place == "here" else 1 if what["zero"] in (0, 3) else 3, places.index(place)
+        return 2 if place == "here" else 3, places.index(place)
 
     return sorted(cells, key=first)
 
 
 def measure_all(args, table):
-    emulated = None
+    emulated, budget = None, Budget(args.quick, 60 * args.minutes)
     with tempfile.TemporaryDirectory() as start:
+        # Peers begin often; their modules are compiled once.
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", f"{start}/bytecode")
         write_start(args, start)
-        budget = Budget(args.quick, 60 * args.minutes)
         hosts_at, held = None, None
         try:
             for name, cell in budget.of(cells_of(args)):
