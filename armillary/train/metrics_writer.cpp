@@ -83,6 +83,7 @@ nlohmann::json to_json(const StepMetrics& metrics) {
           {"memory_bytes", metrics.memory_bytes},
           {"tps", metrics.tps},
           {"tflops", metrics.tflops},
+          {"exposed_s", metrics.exposed_s},
           {"mfu", metrics.mfu ? nlohmann::json(*metrics.mfu) : nlohmann::json()}};
 }
 

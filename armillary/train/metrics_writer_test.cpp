@@ -20,6 +20,7 @@ constexpr StepMetrics kMetrics = {.step = 3,
                                   .memory_bytes = 547608330,
                                   .tps = 1234567.4,
                                   .tflops = 0.125,
+                                  .exposed_s = 0.25,
                                   .mfu = 31.2};
 
 TEST(ConsoleLine, IsTorchtitans) {
@@ -44,7 +45,8 @@ TEST(MetricsJson, KeepsAllDigits) {
   EXPECT_EQ(json.at("step"), 3);
   EXPECT_EQ(json.at("memory_bytes"), 547608330);
   EXPECT_TRUE(json.at("mfu").is_null());
-  EXPECT_EQ(json.size(), 8U);
+  EXPECT_EQ(json.at("exposed_s"), 0.25);
+  EXPECT_EQ(json.size(), 9U);
 }
 
 TEST(ProgressBar, Grows) {

@@ -308,13 +308,16 @@ std::string RankTrainer::first_not_finite() {
 // can be: a stop that comes in the step ends the run after it.
 StepSums RankTrainer::sum_over_ranks(StepSums mine, const std::function<Beside()>& beside) {
   const Beside told = beside();
-  std::array values{mine.loss, mine.visible_pairs,       targets_of(next_batch_), told.stops,
-                    told.busy, peak_is_low_ ? 1.0 : 0.0, broken_ ? 1.0 : 0.0};
+  std::array values{mine.loss,           mine.visible_pairs, targets_of(next_batch_),
+                    told.stops,          told.busy,          peak_is_low_ ? 1.0 : 0.0,
+                    broken_ ? 1.0 : 0.0, store_.waited_s()};
   comm::all_reduce_sum(world_, std::span(values));
   next_targets_ = values[2];
   beside_ = {.stops = values[3], .busy = values[4]};
   ranks_above_peak_ = values[5];
   ranks_with_broken_ = values[6];
+  const double waited_s = values[7] / world_.world();
+  exposed_s_ = waited_s - std::exchange(waited_s_, waited_s);
   return {.loss = values[0], .visible_pairs = values[1]};
 }
 
@@ -335,6 +338,7 @@ StepMetrics RankTrainer::measure(StepMetrics metrics, double visible_pairs, doub
   const double rank_seconds = seconds * world_.world();
   const double flops = cost_.flops(tokens, static_cast<std::int64_t>(visible_pairs)) / rank_seconds;
   metrics.memory_bytes = peak_resident_bytes();
+  metrics.exposed_s = exposed_s_;
   metrics.tps = static_cast<double>(tokens) / rank_seconds;
   metrics.tflops = flops * 1e-12;
   metrics.mfu = percent_of_peak(flops, peak_flops_);

@@ -128,6 +128,8 @@ class RankTrainer {
   double peak_flops_;                  ///< Highest measured peak of one rank.
   bool peak_is_low_ = false;           ///< The last step was faster than that.
   double ranks_above_peak_ = 0;        ///< Ranks that said so in this step.
+  double waited_s_ = 0;                ///< Store::waited_s, mean over the ranks.
+  double exposed_s_ = 0;               ///< That of this step.
   int measurements_left_ = 5;  ///< Products may be slower here than the steps that use others.
 };
 

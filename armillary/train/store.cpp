@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <chrono>
 #include <numeric>
 
 #include "armillary/comm/collectives.h"
@@ -25,6 +26,21 @@ std::span<float> floats_of(const at::Tensor& flat) {
   if (flat.numel() == 0) return {};
   return {flat.data_ptr<float>(), static_cast<std::size_t>(flat.numel())};
 }
+
+/// Adds the seconds that it lives to a sum.
+class Waiting {
+ public:
+  explicit Waiting(double& sum_s) : sum_s_(sum_s) {}
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+  ~Waiting() {
+    sum_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
+  }
+
+ private:
+  double& sum_s_;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+};
 
 /// Elements of one index of dim 0; a scalar is one row.
 std::int64_t row_of(const model::Shape& shape) {
@@ -224,6 +240,7 @@ void Store::start_gather(Unit& unit) {
 
 void Store::wait_for_gather(Unit& unit) {
   if (!unit.gather) return;
+  const Waiting waiting(waited_s_);
   replicas_.sharded->wait(unit.gather);
   unit.gather = {};
 }
@@ -321,7 +338,10 @@ void Store::sum_copies(const Unit& unit) {
 
 void Store::finish_reduction() {
   if (!reduction_) return;
-  replicas_.sharded->wait(reduction_->request);
+  {
+    const Waiting waiting(waited_s_);
+    replicas_.sharded->wait(reduction_->request);
+  }
   Unit& of = units_[reduction_->unit];
   if (reduction_->addend.defined()) of.own_gradients.add_(reduction_->addend);
   if (zero_ >= 2) of.gradients.drop();
@@ -330,6 +350,7 @@ void Store::finish_reduction() {
 
 void Store::finish_gradients() {
   finish_reduction();
+  const Waiting waiting(waited_s_);
   for (const Unit& unit : units_) {
     if (unit.gradients.count() == 0) continue;
     const std::span<float> own = floats_of(unit.own_gradients);

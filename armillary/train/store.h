@@ -129,6 +129,9 @@ class Store {
   std::vector<SharedValue> shared_values() const;
   /// Bytes of values, gradients and state that are held between two steps.
   std::int64_t bytes_at_rest() const;
+  /// Seconds of this rank, so far, in waits for gathers and in sums over the replicas: what compute
+  /// has not hidden.
+  double waited_s() const { return waited_s_; }
 
   /// @throws InvalidArgument if a gradient no longer lies in this store's memory, as after
   /// `zero_grad(set_to_none)` in a model: it would be lost.
@@ -179,6 +182,7 @@ class Store {
   std::vector<Weight> weights_;
   std::vector<Piece> pieces_;
   std::optional<GradientSum> reduction_;
+  double waited_s_ = 0;
   /// The ranks along tp that share a range, by their number; those of all ranks are `tp` itself.
   std::map<int, std::unique_ptr<comm::Communicator>> shared_;
   proof::Digest digest_;

@@ -10,8 +10,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "armillary/comm/collectives.h"
@@ -206,6 +209,25 @@ TEST(StoreZero, WeightsAreGoneAfterRelease) {
     store.use(1);
     EXPECT_TRUE(at::equal(matrix, copy));
   });
+}
+
+TEST(StoreZero, WaitsForALateRankAreCounted) {
+  for (const int zero : {0, 3}) {
+    std::atomic<bool> waits{false};
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      Store store(ThreeUnits(), 7, {.sharded = &comm, .zero = zero});
+      EXPECT_EQ(store.waited_s(), 0) << zero;
+      if (comm.rank() == 0) waits = true;
+      while (!waits) std::this_thread::yield();
+      if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      // A gather, or the sum of a rank without backward.
+      if (zero == 3) store.use(0);
+      if (zero == 0) store.finish_gradients();
+      if (comm.rank() == 0) {
+        EXPECT_GT(store.waited_s(), 0.05) << zero;
+      }
+    });
+  }
 }
 
 TEST(StoreZero, StagesThatDoNotExistAreRefused) {
