@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from bench import contest, strategies
+from bench import contest, mesh, strategies
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -127,6 +127,39 @@ def test_train():
         ]
         assert max(first) - min(first) < 1e-3 * min(first)
     assert all(row["left_out_turns"] == len(row["left_out_cores"]) for row in lines)
+
+
+def test_mesh():
+    shape = ["--tokens", 32, "--dim", 32, "--layers", 1, "--heads", 2, "--least", 1]
+    (row,) = rows("mesh", "--places", "here", "--meshes", "dp 2 x cp 2", "--zero", 3, *shape)
+    assert row["loss_difference"] < mesh.LOSS_BOUND
+    assert len(row["ours_losses"]) == len(row["pytorch_losses"]) == 1 + mesh.STEPS
+    assert row["over_pytorch"] == row["ours_tokens_per_s"] / row["pytorch_tokens_per_s"]
+    assert row["memory_over_pytorch"] == row["ours_memory_bytes"] / row["pytorch_memory_bytes"]
+    assert row["waits"] >= 0
+    assert row["waits_of_messages"] >= 0
+    assert "ours_sent_bytes" not in row, "nothing leaves this machine"
+
+
+def test_other_losses_are_not_compared():
+    row = {
+        "place": "here",
+        "mesh": "cp 4",
+        "zero": 3,
+        "ours_losses": [5.0, 4.0],
+        "pytorch_losses": [5.0, 4.1],
+    }
+    with pytest.raises(contest.RefusedError, match="here, cp 4, zero 3: losses .* nothing is compared"):
+        mesh.compared(row)
+
+
+def test_footprint():
+    sizes = ["seq_len=64", "steps=2", "loss_chunk_tokens=16"]
+    settings = [word for size in sizes for word in ("--set", f"training.{size}")]
+    (row,) = rows("footprint", "--recipe", "recipes/llama.toml", *settings, "--set", "model.n_layers=1")
+    assert (row["ranks"], row["tokens"], len(row["step_seconds"])) == (4, 64, 2)
+    assert row["memory_bytes"] > row["pss_bytes"] > 0
+    assert row["predicted_over_largest"] == row["predicted_bytes"] / row["largest_bytes"]
 
 
 def test_verify():

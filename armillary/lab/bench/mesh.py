@@ -259,8 +259,8 @@ def measure_all(args, table):
     emulated, budget = None, Budget(args.quick, 60 * args.minutes)
     with tempfile.TemporaryDirectory() as start:
         # Peers begin often; their modules are compiled once.
-        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-        os.environ.setdefault("PYTHONPYCACHEPREFIX", f"{start}/bytecode")
+        if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
+            os.environ.setdefault("PYTHONPYCACHEPREFIX", f"{start}/bytecode")
         write_start(args, start)
         hosts_at, held = None, None
         try:
