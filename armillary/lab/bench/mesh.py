@@ -1,15 +1,18 @@
-"""Training a GPT or a Llama on four processes of two cores by `armillary train` and by PyTorch: DDP (zero 0),
-DDP with ZeroRedundancyOptimizer (1), FSDP2 (2: kept gathered after forward, 3: gathered again), with the ring
-of its context parallel; all on Gloo.
+"""Training a GPT or a Llama on four processes, or two, of two cores by `armillary train` and by PyTorch: DDP
+(zero 0), DDP with ZeroRedundancyOptimizer (1), FSDP2 (2: kept gathered after forward, 3: gathered again),
+with the ring of its context parallel; all on Gloo.
 
 Both start from the same parameters and take the same sequences; each loss of the first steps must agree to
 1e-4 before anything is compared. Places are this machine, and hosts that are network namespaces, joined by a
 switch that limits what each sends (needs root, `ip` and `tc`). Ours are processes of MPI unless --engines
 says otherwise; threads and c10d run on this machine alone. Runs take turns. "memory" are the peaks of all
 processes together, "sent" what the hosts send in a step. "waits" is the time of a step in which our ranks
-wait for gathers and sums of parameters, "of messages" that over the gathers and sums of all layers alone."""
+wait for gathers and sums of parameters, "of messages" that over the gathers and sums of all layers alone;
+ranks that have no core of their own wait for that too."""
 
 import argparse
+import contextlib
+import itertools
 import os
 import pathlib
 import shlex
@@ -41,8 +44,7 @@ from bench.contest import (
 )
 from bench.overlap import RATES, emulated_hosts, on_mpi
 
-RANKS = 4
-MESHES = {"cp 4": (1, 4), "dp 2 x cp 2": (2, 2), "dp 4": (4, 1)}
+MESHES = {"cp 4": (1, 4), "dp 2 x cp 2": (2, 2), "dp 4": (4, 1), "dp 2": (2, 1)}
 PLACES = ["here", *(f"{hosts} x {rate}" for rate in RATES for hosts in (2, 4))]
 OURS, THEIRS = "ours", "PyTorch"
 LOSS_BOUND = 1e-4
@@ -103,20 +105,20 @@ class Place:
     def names(self):
         return [] if self.hosts is None else [self.hosts.name(host) for host in range(self.hosts.count)]
 
-    def launcher(self, engine):
+    def launcher(self, engine, ranks):
         """Our program with what starts its ranks, before its verb."""
         if self.hosts is not None:
-            return self.hosts.mpirun_command(RANKS, [PROGRAM])
-        return on_engine(engine, RANKS, [str(PROGRAM)])
+            return self.hosts.mpirun_command(ranks, [PROGRAM])
+        return on_engine(engine, ranks, [str(PROGRAM)])
 
-    def messages_s(self, args, engine):
+    def messages_s(self, args, engine, ranks):
         """Seconds of the gathers and sums of all layers in a step of ZeRO-3, each alone."""
-        layer = sum(4 * count for count in layer_shapes(args)) // RANKS // 4 * 4
-        command = program("collectives", "--world", RANKS, "--bytes", layer, "--seconds", 0)
+        share = sum(layer_shapes(args)) // ranks
+        command = program("collectives", "--world", ranks, "--bytes", 4 * share, "--seconds", 0)
         if self.hosts is not None:
-            lines = results_of(on_mpi(self.hosts, RANKS, command, DEADLINE_S))
+            lines = results_of(on_mpi(self.hosts, ranks, command, DEADLINE_S))
         else:
-            lines = results(on_engine(engine, RANKS, command), DEADLINE_S)
+            lines = results(on_engine(engine, ranks, command), DEADLINE_S)
         seconds = {line["operation"]: line["seconds"] for line in lines}
         return args.layers * (2 * seconds["all_gather"] + seconds["reduce_scatter"])
 
@@ -125,6 +127,11 @@ def layer_shapes(args):
     """Elements of the matrices of a layer."""
     hidden = -(-(8 * args.dim // 3) // 256) * 256 if args.model == "llama" else 4 * args.dim
     return [*4 * [args.dim**2], *(3 if args.model == "llama" else 2) * [args.dim * hidden]]
+
+
+def ranks_of(cell):
+    dp, cp = MESHES[cell["mesh"]]
+    return dp * cp
 
 
 def host_flags(place):
@@ -144,8 +151,9 @@ def our_peer(args, place, cell, folder):
         f"parallelism.zero={cell['zero']}",
     ]
     flags = ["--name", OURS, "--tokens", cell["tokens"], "--folder", f"{folder}/run"]
-    flags += ["--program", shlex.join(map(str, place.launcher(cell["engine"]))), *host_flags(place)]
-    flags += ["--processes", 1 if cell["engine"] == "threads" else RANKS]
+    launcher = place.launcher(cell["engine"], ranks_of(cell))
+    flags += ["--program", shlex.join(map(str, launcher)), *host_flags(place)]
+    flags += ["--processes", 1 if cell["engine"] == "threads" else ranks_of(cell)]
     return peer("armillary_mesh", *flags, *(word for setting in settings for word in ("--set", setting)))
 
 
@@ -153,14 +161,15 @@ def their_peer(args, place, cell, folder, start):
     shape = ["--model", args.model, "--dim", args.dim, "--layers", args.layers, "--heads", args.heads]
     mesh = ["--cp", MESHES[cell["mesh"]][1], "--zero", cell["zero"], "--tokens", cell["tokens"]]
     flags = ["--text", f"{folder}/text.txt", "--parameters", f"{start}/parameters", "--steps", STEPS]
-    more = ["--ranks", RANKS, "--rotation", args.rotation, *host_flags(place)]
+    more = ["--ranks", ranks_of(cell), "--rotation", args.rotation, *host_flags(place)]
     return peer("gloo_train", "--name", THEIRS, *flags, *shape, *mesh, *more)
 
 
 def measure(args, place, cell, start):
     """The row of a cell."""
     with tempfile.TemporaryDirectory() as folder:
-        write_text(folder, RANKS * cell["tokens"])
+        tokens = ranks_of(cell) * cell["tokens"]  # of a step
+        write_text(folder, tokens)
         peers = [*our_peer(args, place, cell, folder), *their_peer(args, place, cell, folder, start)]
         limits = ["--seconds", args.seconds or 0, "--least", args.least, "--deadline", DEADLINE_S]
         (turns,) = results(program("turns", "--cores", *peers, *limits))
@@ -173,7 +182,7 @@ def measure(args, place, cell, start):
             reasons[f"{key}_tokens_per_s"] = short(turns["reasons"].get(name) or contender["reason"])
             continue
         facts[key] = contender["facts"]
-        row[f"{key}_tokens_per_s"] = RANKS * cell["tokens"] / turns["medians"][name]
+        row[f"{key}_tokens_per_s"] = tokens / turns["medians"][name]
         row[f"{key}_memory_bytes"] = facts[key]["memory_bytes"]
         row[f"{key}_losses"] = facts[key]["losses"]
         if place.names:
@@ -181,17 +190,17 @@ def measure(args, place, cell, start):
     if "exposed_s" in facts.get("ours", {}):
         row["waits"] = facts["ours"]["exposed_s"] / turns["medians"][OURS]
         if cell["zero"] == 3:
-            row["waits_of_messages"] = facts["ours"]["exposed_s"] / messages_s(args, place, cell["engine"])
+            row["waits_of_messages"] = facts["ours"]["exposed_s"] / messages_s(args, place, cell)
     return compared(row) | {"reasons": reasons}
 
 
-MESSAGES_S = {}  # measured once for each place and engine
+MESSAGES_S = {}  # measured once for each place, engine and number of ranks
 
 
-def messages_s(args, place, engine):
-    key = (place.name, engine)
+def messages_s(args, place, cell):
+    key = (place.name, cell["engine"], ranks_of(cell))
     if key not in MESSAGES_S:
-        MESSAGES_S[key] = place.messages_s(args, engine)
+        MESSAGES_S[key] = place.messages_s(args, *key[1:])
     return MESSAGES_S[key]
 
 
@@ -231,17 +240,20 @@ COLUMNS = {
 }
 
 
-def cells_of(args):
+def cells_of(args, places):
     """Cells in the order of what they tell first, each a place and the rest."""
     lengths = args.tokens or ([256] if args.quick else [512, 1024])
-    places = args.places or (PLACES[:2] if args.quick else PLACES)
+    meshes = args.meshes or (list(MESHES)[1::2] if args.quick else MESHES)
     cells = [
         (place, {"engine": engine, "mesh": mesh, "zero": zero, "tokens": tokens})
         for tokens in lengths
         for zero in args.zero or ([3, 0] if args.quick else range(4))
         for place in places
         for engine in (args.engines if place == "here" else ["mpi"])
-        for mesh in args.meshes
+        for mesh in meshes
+        # Two ranks on two cores show what compute hides; otherwise they are as four.
+        if args.meshes or mesh != "dp 2" or zero == 3
+        if place == "here" or ranks_of({"mesh": mesh}) % int(place.partition(" x ")[0]) == 0
     ]
 
     def first(cell):
@@ -255,36 +267,44 @@ def cells_of(args):
     return sorted(cells, key=first)
 
 
+def hosts_at(place):
+    """The emulated hosts of a place, or None here."""
+    if place == "here":
+        return contextlib.nullcontext()
+    count, _, rate = place.partition(" x ")
+    return emulated_hosts().Hosts(int(count), rate)
+
+
+def places_of(args):
+    """Those that were asked for, or those that this machine can have."""
+    if args.places:
+        return args.places
+    try:
+        emulated_hosts()
+    except RefusedError as refused:
+        print(f"bench: {refused}; their cells are left out", file=sys.stderr)
+        return PLACES[:1]
+    return PLACES[:2] if args.quick else PLACES
+
+
 def measure_all(args, table):
-    emulated, budget = None, Budget(args.quick, 60 * args.minutes)
+    budget = Budget(args.quick, 60 * args.minutes)
     with tempfile.TemporaryDirectory() as start:
         # Peers begin often; their modules are compiled once.
         if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
             os.environ.setdefault("PYTHONPYCACHEPREFIX", f"{start}/bytecode")
         write_start(args, start)
-        hosts_at, held = None, None
-        try:
-            for name, cell in budget.of(cells_of(args)):
-                if name != hosts_at:
-                    held, hosts_at = close(held), name
-                    if name != "here":
-                        emulated = emulated or emulated_hosts()
-                        count, _, rate = name.partition(" x ")
-                        held = emulated.Hosts(int(count), rate).__enter__()
-                table.add(measure(args, Place(name, held), cell, start))
-        finally:
-            close(held)
-
-
-def close(hosts):
-    if hosts is not None:
-        hosts.__exit__()
+        cells = budget.of(cells_of(args, places_of(args)))
+        for name, at_place in itertools.groupby(cells, key=lambda cell: cell[0]):
+            with hosts_at(name) as hosts:
+                for _, cell in at_place:
+                    table.add(measure(args, Place(name, hosts), cell, start))
 
 
 def main():
     parser = add_flags(argparse.ArgumentParser(prog="./dev bench mesh", description=__doc__))
     parser.add_argument("--tokens", type=at_least_one, nargs="+", help="of a rank in a step [512 1024]")
-    parser.add_argument("--meshes", nargs="+", default=list(MESHES), choices=MESHES)
+    parser.add_argument("--meshes", nargs="+", choices=MESHES, help="[those of 4, dp 2 in zero 3]")
     parser.add_argument("--zero", nargs="+", type=int, choices=range(4), help="stages [0 1 2 3]")
     parser.add_argument("--places", nargs="+", choices=PLACES, help="[all]")
     parser.add_argument("--engines", nargs="+", default=["mpi"], choices=ENGINES, help="of ours [mpi]")
