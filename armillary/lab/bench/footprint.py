@@ -30,7 +30,7 @@ from bench.contest import (
 from bench.process_memory import Watch
 
 RECIPE = ROOT / "recipes" / "llama-135m.toml"
-QUICK = {"model.n_layers": 2, "training.seq_len": 1024}
+QUICK = {"model.n_layers": 2, "training.seq_len": 256}
 TEXT = {"training.dataset_path": ROOT / "docs", "training.dataset_extensions": ".md"}
 IDLE = {
     "model.dim": 16,

@@ -39,7 +39,8 @@ def main():
         with Watch("armillary-torch", args.folder, args.processes) as memory:
             result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if result.returncode != 0:
-            raise UnableError(short((result.stderr.strip().splitlines() or ["no step"])[-1]))
+            told = [line for line in result.stderr.splitlines() if line.startswith("armillary: ")]
+            raise UnableError(short((told or result.stderr.splitlines() or ["no step"])[0]))
         lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
         steps = [line for line in lines if "step" in line]
         facts.update(losses=[step["loss"] for step in steps], steps=len(steps))
