@@ -1,5 +1,9 @@
-// decoder_cost.cpp: counts by the shapes of decoder.h and by what its autograd functions keep.
+// decoder_cost.cpp: counts by the shapes of decoder.h and by what its autograd functions keep and
+// allocate. Each moment lists the tensors of one autograd function: linear.cpp, row_ops.cpp,
+// cross_entropy.cpp, and that of attention (attention/node.h).
 #include "armillary/model/decoder_cost.h"
+
+#include <vector>
 
 #include "armillary/core/checked.h"
 
@@ -24,29 +28,123 @@ std::int64_t vector_parameters(const DecoderOptions& options, std::int64_t kv_di
          (is_swiglu(options) ? 2 : 1) * options.hidden_dim();
 }
 
+/// Widths of a decoder, and bytes of its numbers.
+struct Sizes {
+  std::int64_t dim, kv_dim, hidden, words;
+  std::int64_t value;    ///< Activations.
+  std::int64_t product;  ///< Factors and results of a product before they are rounded.
+  std::int64_t weight;   ///< Parameters and their gradients.
+  std::int64_t softmax;
+  bool swiglu;
+
+  Sizes(const DecoderOptions& options, std::int64_t kv_dim)
+      : dim(options.dim()),
+        kv_dim(kv_dim),
+        hidden(options.hidden_dim()),
+        words(options.vocab_size()),
+        swiglu(is_swiglu(options)) {
+    const bool bf16 = options.dtype() == at::kBFloat16;
+    const bool fp64 = options.dtype() == at::kDouble;
+    value = bf16 ? 2 : fp64 ? 8 : 4;
+    product = bf16 && !options.native_bf16() ? 4 : value;
+    weight = softmax = fp64 ? 8 : 4;
+  }
+  bool converts() const { return product != value; }
+  /// Inner values of the MLP that a layer keeps: the input of GELU, or both products of SwiGLU and
+  /// its output.
+  std::int64_t inner() const { return (swiglu ? 3 : 1) * hidden; }
+};
+
+/// Backward of a layer, from its output to its input. Each moment has the gradient of the output,
+/// and of what the layer keeps it counts less what is free by then. Matrices are those whose
+/// gradients are there, and copies of one.
+std::vector<cost::Moment> moments_of_layer(const Sizes& n) {
+  const std::int64_t grad = n.value * n.dim;
+  const std::int64_t inner = n.value * n.hidden;
+  const std::int64_t matrix = n.weight * n.dim * n.hidden;
+  const std::int64_t copy = n.converts() ? matrix : 0;
+  const std::int64_t wide = n.converts() ? n.product * n.hidden : 0;
+  // Gradients of queries, keys, values, of attention's output and of what is added to it.
+  const cost::Moment attention{.token = n.value * (3 * n.dim + 2 * n.kv_dim - n.inner()),
+                               .waiting = (n.swiglu ? 3 : 2) * matrix + n.weight * n.dim * n.dim};
+  if (!n.swiglu) {
+    // GELU of its input, or its gradient, and the input in the dtype of products; then the gradient
+    // of that product, and norm(x), which is x's gradient next.
+    return {{.token = grad + n.product * n.hidden + wide, .along_tp = grad, .weights = matrix},
+            {.token = grad + wide,
+             .whole = n.product * n.dim,
+             .weights = matrix + copy,
+             .waiting = matrix},
+            attention};
+  }
+  return {// w2: the gradient of SwiGLU's output, before and after it is rounded.
+          {.token = grad + n.product * n.hidden + (n.converts() ? inner : 0),
+           .along_tp = grad,
+           .weights = matrix + copy},
+          // SwiGLU: gradients of its output, of both products, and one times the other.
+          {.token = grad + 3 * inner, .waiting = matrix},
+          // w1 and w3: their gradients, also in the dtype of products; norm(x), then x's gradient.
+          {.token = grad - inner + 2 * wide,
+           .whole = n.product * n.dim,
+           .weights = 2 * matrix + copy,
+           .waiting = matrix},
+          attention};
+}
+
+/// The loss: norm(x) and its gradient, that of the matrix, its rounded values; logits of a chunk as
+/// they are rounded and become log-probabilities, or over ranks along tp probabilities in place.
+std::vector<cost::Moment> moments_of_loss(const Sizes& n) {
+  const std::int64_t table = n.words * n.dim;
+  const std::int64_t features = 2 * n.value * n.dim;
+  const bool rounds = n.value < n.softmax;
+  const std::int64_t weights = (n.weight + (rounds ? n.value : 0)) * table;
+  const std::int64_t in_place = (n.softmax + (rounds ? n.value : 0)) * n.words;
+  std::vector<cost::Moment> moments{{.whole = features,
+                                     .logits = in_place,
+                                     .logits_alone = 2 * n.softmax * n.words - in_place,
+                                     .weights = weights},
+                                    {.whole = features,
+                                     .logits = n.softmax * n.words,
+                                     .chunk = n.product * n.dim,
+                                     .weights = weights}};
+  // The product with rounded gradients of logits: copies of them and of the matrix, or a sum.
+  if (rounds) {
+    moments.push_back({.whole = features,
+                       .logits = (n.value + (n.converts() ? n.product : 0)) * n.words,
+                       .chunk = n.product * n.dim,
+                       .weights = weights + n.product * table});
+  }
+  return moments;
+}
+
 cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim) {
-  const std::int64_t value_bytes = options.dtype() == at::kBFloat16 ? 2 : 4;
-  const std::int64_t dim = options.dim();
-  const std::int64_t hidden = options.hidden_dim();
-  const std::int64_t lse = 4 * options.n_heads();
-  // Scratch of backward: the MLP's activation or its gradient. Without native bf16 there are fp32
-  // copies too, 6 bytes more per element of it and of x.
-  const std::int64_t wide = value_bytes < 4 && !options.native_bf16() ? 6 : 0;
-  // SwiGLU keeps both products and its output, and has a gradient for each product.
-  const std::int64_t ffn_values = is_swiglu(options) ? 3 * hidden : hidden;
-  const std::int64_t grads = is_swiglu(options) ? 2 * hidden : 0;
+  const Sizes n(options, kv_dim);
+  const std::int64_t input = n.value * n.dim;
+  const std::int64_t lse = n.softmax * options.n_heads();
+  const std::int64_t table = n.weight * n.words * n.dim;
   // Numbers of a norm for each token: 1 / rms, or mean and 1 / deviation.
   const std::int64_t norm = options.norm() == NormKind::Layer ? 8 : 4;
+  // cos and sin of half of the dims of a head, fp32.
+  const std::int64_t angles = options.max_seq_len() > 0 ? 0 : 4 * options.dim() / options.n_heads();
   // Kept of a layer: x, q, out, h; k, v; the MLP; log-sum-exp; numbers of two norms.
-  return {.layer = value_bytes * (4 * dim + 2 * kv_dim + ffn_values) + lse + 2 * norm,
-          .input = value_bytes * dim,
-          .kv = value_bytes * 2 * kv_dim,
-          .output = value_bytes * dim + lse,
-          .backward = (value_bytes + wide) * (hidden + dim) + value_bytes * (2 * dim + grads),
-          // Input of the output matrix, its gradient, and the scaled copy of that.
-          .loss = 3 * value_bytes * dim,
-          // Logits, their log-softmax and its gradient, 4 bytes each.
-          .chunk = 12 * options.vocab_size()};
+  return {.layer = n.value * (4 * n.dim + 2 * kv_dim + n.inner()) + lse + 2 * norm,
+          .input = input,
+          .kv = n.value * 2 * kv_dim,
+          .output = input + lse,
+          .last = input,
+          // Inputs of Q, K and V, and of the MLP.
+          .along_tp = options.keep_gathered_inputs() ? 2 * input : 0,
+          .again = input,
+          // Token, label and position.
+          .once = angles + 3 * 8,
+          .logits = (n.value + (n.converts() ? n.product : 0)) * n.words,
+          .loss = moments_of_loss(n),
+          // Gradients of norm(x) and of the matrix, and the same scaled.
+          .last_unit = {{.whole = 2 * input, .weights = 2 * table}},
+          .backward = moments_of_layer(n),
+          // Gradients of x, of words before they are rounded, and of the table.
+          .first_unit = {
+              {.token = input + (n.value < n.weight ? n.weight * n.dim : 0), .weights = table}}};
 }
 
 }  // namespace
@@ -58,10 +156,10 @@ cost::ModelCost decoder_cost(const DecoderOptions& options) {
   const std::int64_t kv_dim = options.n_kv_heads() * head_dim;
   const std::int64_t hidden = (is_swiglu(options) ? 3 : 2) * options.hidden_dim();
   const std::int64_t row = 2 * (options.dim() + kv_dim) + hidden;
-  // Checked for eight times each product, which leaves room for the sums below: a layer has at most
-  // four times as many vector parameters as `row`.
+  // Checked for 64 times each product, which leaves room for the sums below and for bytes of
+  // moments: a layer has at most four times as many vector parameters as `row`.
   const auto product = [&](std::int64_t rows, std::int64_t width) {
-    return checked_product(kWhat, {8, rows, options.dim(), width}) / 8;
+    return checked_product(kWhat, {64, rows, options.dim(), width}) / 64;
   };
   const std::int64_t matrices = product(options.n_layers(), row);
   const std::int64_t embedding = product(options.vocab_size(), 1);
@@ -71,8 +169,10 @@ cost::ModelCost decoder_cost(const DecoderOptions& options) {
   cost.layer_parameters = matrices + options.n_layers() * vector_parameters(options, kv_dim);
   cost.layer_matmul_parameters = matrices;
   cost.matmul_parameters = matrices + embedding;
-  cost.parameters = cost.layer_parameters + norm_parameters(options) +
-                    (options.tied() ? 1 : 2) * embedding + positions;
+  cost.first_parameters = embedding + positions;
+  cost.last_parameters = norm_parameters(options) + (options.tied() ? 0 : embedding);
+  cost.tied = options.tied();
+  cost.parameters = cost.layer_parameters + cost.first_parameters + cost.last_parameters;
   cost.attention = {options.n_layers(), options.n_heads(), options.n_kv_heads(), head_dim};
   cost.bytes = token_bytes(options, kv_dim);
   cost.logits = options.vocab_size();

@@ -9,7 +9,7 @@ namespace armillary::model {
 /// Matrix parameters include the output matrix, also if it is tied to the embedding, but not the
 /// embedding's look-up. Makes no tensors.
 /// @throws InvalidArgument if the matrices of the layers, or a table of words or positions, have
-/// 2^60 parameters or more.
+/// 2^57 parameters or more.
 cost::ModelCost decoder_cost(const DecoderOptions& options);
 
 }  // namespace armillary::model

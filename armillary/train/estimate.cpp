@@ -106,17 +106,6 @@ std::int64_t parameter_sent_bytes(const Division& division, std::int64_t paramet
   return moved(times * bytes, shares) + moved(2 * (bytes / shares), division.copies);
 }
 
-/// Bytes of whole values and gradients beside a rank's shares: of two units, the largest that there
-/// are.
-double gathered_bytes(const Division& division, const cost::ModelCost& cost) {
-  if (division.zero < 2 || division.shares() == 1) return 0;
-  const std::int64_t layers = std::max<std::int64_t>(cost.attention.layers, 1);
-  const std::int64_t unit =
-      std::max(cost.layer_parameters / layers, cost.parameters - cost.layer_parameters) /
-      division.mesh.tp;
-  return 2.0 * (division.zero == 3 ? 8 : 4) * static_cast<double>(unit);
-}
-
 /// Bytes that each rank sends along tp in so many passes of its tokens: gathers and scatters of
 /// all inputs of a layer, of embedding and head (Megatron's TP-sp, arXiv:2205.05198).
 std::int64_t tensor_sent_bytes(const Division& division, const Recipe& recipe,
@@ -146,14 +135,23 @@ std::string largest(const PassTraffic& pass) {
                      count_of(pass.steps, "step"));
 }
 
+/// Inputs that the papers count for so many layers, with one checkpoint a layer (StarTrail 3.2.2,
+/// WallFacer 4.2.2).
+std::int64_t inputs_in_papers(const cost::ModelCost& cost) {
+  return cost.attention.layers + 1;
+}
+
 /// A line for each policy; the recipe's is marked with '*'.
 std::string describe_policies(const Recipe& recipe, const Estimate& estimate) {
-  std::string text = "recomputation: activations, and more work and traffic a step than none\n";
+  std::string text = fmt::format(
+      "recomputation: activations, kept inputs of a layer (papers: Y + 1 = {}), and more work and "
+      "traffic a step than none\n",
+      inputs_in_papers(estimate.cost));
   for (const PolicyCost& cost : estimate.policies) {
     const std::string& name = cost::recompute_names()[static_cast<std::size_t>(cost.policy)];
-    text += fmt::format("{} {:<16}  {:>10.2f} MiB  {:>8.3f} TFLOP  {:>10.2f} MiB sent\n",
+    text += fmt::format("{} {:<16}  {:>10.2f} MiB  {:>7.1f}  {:>8.3f} TFLOP  {:>10.2f} MiB sent\n",
                         name == recipe.activation_checkpoint.mode ? '*' : ' ', name,
-                        mib(cost.activation_bytes), cost.more_flops * 1e-12,
+                        mib(cost.activation_bytes), cost.kept_inputs, cost.more_flops * 1e-12,
                         mib(most_sent(cost.more_sent)));
   }
   return text;
@@ -229,12 +227,13 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
          .recompute = policy.policy},
         result.memory.attention, kBytes, static_cast<double>(most_tokens));
     policy.activation_bytes = static_cast<std::int64_t>(memory.activations + memory.transient);
+    policy.kept_inputs = cost::kept_bytes(cost, policy.policy, 1) /
+                         static_cast<double>(std::max<std::int64_t>(cost.bytes.input, 1));
     if (policy.policy != model::parse_recompute(mode)) continue;
     if (recipe.checkpoint.enable) {
       const std::int64_t saved = 12 * cost.parameters;  // values and AdamW's moments, fp32
       memory.checkpoint = static_cast<double>(ceil_div(saved, world));
     }
-    memory.gathered = gathered_bytes(division, cost);
     result.memory = memory;
   }
   result.tensor_sent_bytes = tensor_sent_bytes(division, recipe, cost, local_batch * most_tokens);
@@ -266,7 +265,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "{}  {} {:.2f} MiB\n"
       "memory of the largest rank: {:.2f} MiB\n"
       "  parameters {:.2f}, gradients {:.2f}, {} {:.2f}{}, attention slots {:.2f}, activations "
-      "about {:.2f}{} MiB\n{}",
+      "{:.2f}{} MiB\n{}",
       recipe.model.name, estimate.cost.parameters, count_of(tokens, "token"),
       count_of(estimate.visible_pairs, "visible pair"),
       estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12,
@@ -289,6 +288,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
   for (const PolicyCost& cost : estimate.policies) {
     policies.push_back({{"mode", cost::recompute_names()[static_cast<std::size_t>(cost.policy)]},
                         {"activation_bytes", cost.activation_bytes},
+                        {"kept_inputs", cost.kept_inputs},
                         {"more_flops", cost.more_flops},
                         {"more_sent_bytes_per_rank", cost.more_sent.sent_bytes_per_rank}});
   }
@@ -307,7 +307,9 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
           {"gradient_sent_bytes", estimate.gradient_sent_bytes},
           {"tensor_sent_bytes", estimate.tensor_sent_bytes},
           {"activation_checkpoint",
-           {{"mode", recipe.activation_checkpoint.mode}, {"policies", policies}}},
+           {{"mode", recipe.activation_checkpoint.mode},
+            {"kept_inputs_in_papers", inputs_in_papers(estimate.cost)},
+            {"policies", policies}}},
           {"memory_bytes",
            {{"parameters", whole(memory.parameters)},
             {"gradients", whole(memory.gradients)},

@@ -27,9 +27,11 @@ struct PassTraffic {
 struct PolicyCost {
   cost::Recompute policy = cost::Recompute::None;
   /// For one sequence on the rank with most tokens: activations kept from forward to backward, and
-  /// the most that the loss or the backward of one layer holds beside them. Within a quarter of
-  /// the allocations of a run (estimate_test.cpp).
+  /// what is held beside them, at the moment that needs most. The peak of a rank's tensors is
+  /// within 5 % of the sum with the other parts of its memory (estimate_test.cpp).
   std::int64_t activation_bytes = 0;
+  /// Bytes that all layers keep of a token, in those of a layer's input.
+  double kept_inputs = 0;
   double more_flops = 0;  ///< Floating point operations in step 1, over all ranks.
   /// Messages of attention that recomputation sends again.
   PassTraffic more_sent;
@@ -39,7 +41,7 @@ struct PolicyCost {
 struct Estimate {
   cost::ModelCost cost;
   ChosenStrategy attention;
-  /// The rank that needs most. All but `activations`, `transient` and `checkpoint` are exact.
+  /// The rank that needs most, without scratch of kernels and buffers of communicators.
   cost::StepMemory memory;
   PassTraffic forward;
   PassTraffic backward;

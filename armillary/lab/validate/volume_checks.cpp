@@ -88,7 +88,7 @@ double kept_by_model_m() {
                                                .ffn = 4 * 6656,
                                                .vocab = 1,
                                                .gated = false});
-  return activation_bytes(model, cost::Recompute::AttentionOutput, 65536.0 / 64).persistent;
+  return kept_bytes(model, cost::Recompute::AttentionOutput, 65536.0 / 64);
 }
 
 Check exact(const std::string& statement, double count, double published) {

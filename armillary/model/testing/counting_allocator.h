@@ -1,14 +1,18 @@
-// counting_allocator.h: counts the memory that the tensors of a test hold, now and at the peak.
+// counting_allocator.h: counts the memory that the tensors of a test hold, now and at the peak, of
+// all threads and of each.
 #pragma once
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <new>
 
 namespace armillary::model {
@@ -21,15 +25,32 @@ class CountingAllocator : public c10::Allocator {
     return allocator;
   }
 
-  std::int64_t live_bytes() const { return live_; }
+  std::int64_t live_bytes() const { return all_.live; }
 
   /// Peak of live bytes during `action`, above those that were live before.
   template <class Action>
   std::int64_t peak_bytes(const Action& action) {
-    const std::int64_t before = live_;
-    peak_ = before;
+    const std::int64_t before = all_.live;
+    all_.peak = before;
     action();
-    return peak_ - before;
+    return all_.peak - before;
+  }
+
+  /// The same of the thread with the largest peak: memory is that of the thread that asked for it.
+  template <class Action>
+  std::int64_t peak_bytes_of_a_thread(const Action& action) {
+    {
+      const std::lock_guard lock(mutex_);
+      for (Count& count : threads_) {
+        count.before = count.live;
+        count.peak = count.before;
+      }
+    }
+    action();
+    const std::lock_guard lock(mutex_);
+    std::int64_t most = 0;
+    for (const Count& count : threads_) most = std::max(most, count.peak - count.before);
+    return most;
   }
 
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -37,12 +58,10 @@ class CountingAllocator : public c10::Allocator {
     const std::size_t whole = (bytes + 2 * kHeader - 1) / kHeader * kHeader;
     auto* memory = static_cast<std::byte*>(std::aligned_alloc(kHeader, whole));
     if (memory == nullptr) throw std::bad_alloc();
-    const auto size = static_cast<std::int64_t>(bytes);
-    std::memcpy(memory, &size, sizeof size);
-    const std::int64_t live = live_ += size;
-    std::int64_t peak = peak_;
-    while (peak < live && !peak_.compare_exchange_weak(peak, live)) {
-    }
+    const Header header{.size = static_cast<std::int64_t>(bytes), .thread = &count_of_thread()};
+    std::memcpy(memory, &header, sizeof header);
+    all_.add(header.size);
+    header.thread->add(header.size);
     void* data = memory + kHeader;
     return {data, data, &release, c10::Device(c10::DeviceType::CPU)};
   }
@@ -54,7 +73,23 @@ class CountingAllocator : public c10::Allocator {
   }
 
  private:
-  static constexpr std::size_t kHeader = 64;  // stores the size and keeps the alignment
+  struct Count {
+    std::atomic<std::int64_t> live = 0;
+    std::atomic<std::int64_t> peak = 0;
+    std::int64_t before = 0;
+
+    void add(std::int64_t size) {
+      const std::int64_t now = live += size;
+      std::int64_t most = peak;
+      while (most < now && !peak.compare_exchange_weak(most, now)) {
+      }
+    }
+  };
+  struct Header {
+    std::int64_t size;
+    Count* thread;
+  };
+  static constexpr std::size_t kHeader = 64;  // has the header and keeps the alignment
 
   static CountingAllocator& install() {
     static auto* const allocator = new CountingAllocator;  // tensors may outlive everything
@@ -62,17 +97,27 @@ class CountingAllocator : public c10::Allocator {
     return *allocator;
   }
 
+  Count& count_of_thread() {
+    thread_local Count* const mine = [this] {
+      const std::lock_guard lock(mutex_);
+      return &threads_.emplace_back();
+    }();
+    return *mine;
+  }
+
   static void release(void* data) {
     if (data == nullptr) return;
     auto* memory = static_cast<std::byte*>(data) - kHeader;
-    std::int64_t size = 0;
-    std::memcpy(&size, memory, sizeof size);
-    instance().live_ -= size;
+    Header header{};
+    std::memcpy(&header, memory, sizeof header);
+    instance().all_.live -= header.size;
+    header.thread->live -= header.size;
     std::free(memory);
   }
 
-  std::atomic<std::int64_t> live_ = 0;
-  std::atomic<std::int64_t> peak_ = 0;
+  Count all_;
+  std::mutex mutex_;
+  std::deque<Count> threads_;  ///< Of all threads so far; tensors may outlive theirs.
 };
 
 }  // namespace armillary::model

@@ -57,19 +57,15 @@ const std::vector<std::string>& recompute_names() {
   return names;
 }
 
-ActivationBytes activation_bytes(const ModelCost& cost, Recompute policy, double tokens) {
-  const TokenBytes& bytes = cost.bytes;
-  std::int64_t persistent = bytes.layer;
-  std::int64_t again = 0;  // restored by recomputation, of the one layer that backward is at
-  if (policy != Recompute::None) {
-    persistent = bytes.input + (policy == Recompute::AttentionOutput ? bytes.output : 0);
-    again = bytes.layer - persistent;
-  }
-  // The loss and the backward of a layer do not live at the same time: the larger one counts.
-  const double chunk = std::min(tokens, static_cast<double>(cost.loss_chunk_tokens));
-  return {.persistent = product(tokens, cost.attention.layers, persistent),
-          .transient = std::max(product(tokens, again + bytes.backward),
-                                product(tokens, bytes.loss) + product(chunk, bytes.chunk))};
+std::int64_t kept_by_layer(const TokenBytes& bytes, Recompute policy) {
+  if (policy == Recompute::None) return bytes.layer;
+  return bytes.input + (policy == Recompute::AttentionOutput ? bytes.output : 0);
+}
+
+double kept_bytes(const ModelCost& cost, Recompute policy, double tokens) {
+  const std::int64_t layers = cost.attention.layers;
+  return product(tokens, layers, kept_by_layer(cost.bytes, policy)) +
+         product(tokens, cost.bytes.last);
 }
 
 double flops_again(const ModelCost& cost, Recompute policy, std::int64_t tokens,
@@ -98,8 +94,9 @@ ModelCost cost_of(const ModelShape& shape) {
                 .input = kBf16 * hidden,
                 .kv = kBf16 * 2 * kv,
                 .output = kBf16 * q,
-                .backward = kBf16 * (3 * hidden + (shape.gated ? 3 : 1) * ffn),
-                .chunk = (kBf16 + 4) * shape.vocab};
+                .logits = (kBf16 + 4) * shape.vocab,
+                .loss = {{.logits = (kBf16 + 4) * shape.vocab}},
+                .backward = {{.token = kBf16 * (3 * hidden + (shape.gated ? 3 : 1) * ffn)}}};
   cost.logits = shape.vocab;
   return cost;
 }

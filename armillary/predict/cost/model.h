@@ -20,21 +20,48 @@ struct ModelAttention {
   std::int64_t head_dim = 0;
 };
 
-/// Bytes per token of activations, by the time that they live.
+/// Bytes that a rank holds at one moment of a step, beside what it keeps for backward and what is
+/// there between steps.
+struct Moment {
+  // For each token of the pass.
+  std::int64_t token = 0;     ///< Divided over the ranks along tp.
+  std::int64_t whole = 0;     ///< On each of them.
+  std::int64_t along_tp = 0;  ///< Likewise, if there are several.
+  // For each token whose logits exist.
+  std::int64_t logits = 0;        ///< Divided over the ranks along tp.
+  std::int64_t logits_alone = 0;  ///< More, if one rank has all words.
+  std::int64_t chunk = 0;         ///< On each of the ranks along tp.
+  // Of matrices and their gradients, divided over the ranks along tp.
+  std::int64_t weights = 0;
+  std::int64_t waiting = 0;  ///< More, if the layer is computed again: gradients until its end.
+};
+
+/// Bytes per token of activations, by the time that they live, and the moments of a step that may
+/// need most.
 struct TokenBytes {
   std::int64_t layer = 0;     ///< Kept from forward to backward for each layer.
   std::int64_t input = 0;     ///< Input of a layer, which every recomputation keeps.
   std::int64_t kv = 0;        ///< K and V of a layer, which `layer` has too.
   std::int64_t output = 0;    ///< Output and log-sum-exp of attention.
-  std::int64_t backward = 0;  ///< The most that the backward of one layer allocates.
-  std::int64_t loss = 0;      ///< Held by the loss for every token.
-  std::int64_t chunk = 0;     ///< Held by the loss for each of `loss_chunk_tokens` tokens.
+  std::int64_t last = 0;      ///< Input of the last unit: with those of Y layers, Y + 1.
+  std::int64_t along_tp = 0;  ///< Kept for each layer by every rank along tp, if there are several.
+  std::int64_t again = 0;     ///< Output of a layer while it is computed again.
+  std::int64_t once = 0;      ///< Held all the time.
+  std::int64_t logits = 0;    ///< Those of a token in forward alone.
+  std::vector<Moment> loss;   ///< Forward of the last unit.
+  std::vector<Moment> last_unit;   ///< Backward of it.
+  std::vector<Moment> backward;    ///< Backward of a layer.
+  std::vector<Moment> first_unit;  ///< Backward of the first unit.
 };
 
 /// Cost of a model, counted from its options alone.
 struct ModelCost {
   std::int64_t parameters = 0;
   std::int64_t layer_parameters = 0;  ///< The part of them that is in layers.
+  /// The parts of the units before and after the layers. Both 0: units are not known.
+  std::int64_t first_parameters = 0;
+  std::int64_t last_parameters = 0;
+  bool tied = false;  ///< The last unit uses those of the first too.
   /// Parameters of matrices that multiply every token: forward takes 2 flops per token and such
   /// parameter, backward 4.
   std::int64_t matmul_parameters = 0;
@@ -70,13 +97,10 @@ enum class Recompute : std::uint8_t {
 /// `none`, `full` and `attention_output`, in the order of the enumerators.
 const std::vector<std::string>& recompute_names();
 
-/// Bytes of activations of so many tokens on a rank.
-struct ActivationBytes {
-  double persistent = 0;  ///< From forward to backward, of all layers.
-  double transient = 0;  ///< The most that the loss or the backward of one layer holds beside them.
-  double total() const { return persistent + transient; }
-};
-ActivationBytes activation_bytes(const ModelCost& cost, Recompute policy, double tokens);
+/// Bytes of a token that a layer keeps.
+std::int64_t kept_by_layer(const TokenBytes& bytes, Recompute policy);
+/// Bytes of activations that all layers keep of so many tokens, on one rank.
+double kept_bytes(const ModelCost& cost, Recompute policy, double tokens);
 
 /// Operations that a policy repeats in a step: the products of the layers, and attention unless its
 /// output is kept.

@@ -7,6 +7,7 @@
 
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/predict/cost/peak.h"
 #include "armillary/predict/sim/flow_network.h"
 #include "armillary/predict/sim/topology.h"
 
@@ -165,17 +166,26 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism, double 
     if (step.kind == StepKind::Prefill) {
       memory.activations +=
           of_tokens(model.bytes.kv, tokens * (layers * share.sequences - share.under_way));
-      memory.transient = of_tokens(model.bytes.chunk, share.in_pass);
+      memory.transient = of_tokens(model.bytes.logits, share.in_pass);
     }
     return memory;
   }
   memory.gradients = bytes.gradient * parameters / split_over(2);
   memory.optimizer = bytes.optimizer * parameters / split_over(1);
-  const auto activations = [&](double sequences) {
-    return activation_bytes(model, parallelism.recompute, tokens * sequences);
-  };
-  memory.activations = activations(share.under_way).persistent / mesh.tp;
-  memory.transient = activations(share.in_pass).transient / mesh.tp;
+  // Units are whole for a while where replicas divide them.
+  const int replicas = mesh.dp * mesh.cp;
+  const bool divides_gradients = replicas > 1 && parallelism.zero >= 2;
+  const StepPeak peak =
+      step_peak(model, {.policy = parallelism.recompute,
+                        .tokens = tokens * share.in_pass,
+                        .waiting_tokens = tokens * (share.under_way - share.in_pass),
+                        .tp = mesh.tp,
+                        .value = replicas > 1 && parallelism.zero == 3 ? bytes.parameter : 0,
+                        .gradient = divides_gradients ? bytes.gradient : 0,
+                        .share = share.microbatches > 1 ? 1.0 / replicas : 0});
+  memory.activations = peak.kept;
+  memory.transient = peak.held;
+  memory.gathered = peak.gathered;
   return memory;
 }
 

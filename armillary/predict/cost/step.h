@@ -93,14 +93,13 @@ struct StepMemory {
   double parameters = 0;
   double gradients = 0;
   double optimizer = 0;
-  double gathered = 0;   ///< Whole parameters and gradients of the units at work, of a trainer that
-                         ///< divides them.
   double attention = 0;  ///< Slots of one layer; its tensors are in `activations`.
+  // At the moment of training at which they are most together (peak.h).
   /// Kept from forward to backward by the microbatches under way; of forward alone those of one
   /// layer, and K and V that prefill keeps.
   double activations = 0;
-  /// Beside them for a while, for one microbatch: ActivationBytes::transient; of prefill logits.
-  double transient = 0;
+  double transient = 0;   ///< Beside them for a while, for one microbatch; of prefill logits.
+  double gathered = 0;    ///< Whole parameters and gradients of units, where ranks divide them.
   double checkpoint = 0;  ///< Copy of a rank's share of a checkpoint, of a trainer that saves.
   double total() const {
     return parameters + gradients + optimizer + gathered + attention + activations + transient +

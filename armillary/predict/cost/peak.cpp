@@ -1,0 +1,121 @@
+#include "armillary/predict/cost/peak.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace armillary::cost {
+namespace {
+
+/// Parameters of units that are whole.
+struct WholeUnits {
+  double values = 0;
+  double gradients = 0;
+  double in_sum = 0;  ///< Gradients that are being summed.
+};
+
+/// The largest of the moments that it is given.
+class LargestMoment {
+ public:
+  LargestMoment(const ModelCost& cost, const PassOnRank& pass)
+      : cost_(cost), pass_(pass), again_(pass.policy != Recompute::None) {}
+
+  /// A moment of the first or the last unit, at which so many layers keep their activations.
+  void offer(std::int64_t layers, const Moment& moment, const WholeUnits& whole) {
+    offer({kept(layers), held(moment) + divided(moment.weights), gathered(whole)});
+  }
+
+  /// A moment of the backward of a layer, which may have been computed again.
+  void offer_layer(std::int64_t layer, const Moment& moment, const WholeUnits& whole) {
+    const TokenBytes& bytes = cost_.bytes;
+    double more = 0;
+    if (again_) {
+      const std::int64_t restored = bytes.layer - kept_by_layer(bytes, pass_.policy) + bytes.again;
+      more = pass_.tokens * (divided(restored) + if_several(bytes.along_tp));
+    }
+    const std::int64_t matrices = moment.weights + (again_ ? moment.waiting : 0);
+    offer({kept(layer + 1), held(moment) + more + divided(matrices), gathered(whole)});
+  }
+
+  const StepPeak& most() const { return most_; }
+
+ private:
+  void offer(const StepPeak& one) {
+    if (one.total() > most_.total()) most_ = one;
+  }
+
+  /// Bytes on a rank that are divided over those along tp.
+  double divided(std::int64_t bytes) const { return static_cast<double>(bytes) / pass_.tp; }
+  /// Bytes that each of them has, if there are several.
+  double if_several(std::int64_t bytes) const {
+    return pass_.tp > 1 ? static_cast<double>(bytes) : 0;
+  }
+
+  double kept(std::int64_t layers) const {
+    const TokenBytes& bytes = cost_.bytes;
+    const double layer =
+        divided(kept_by_layer(bytes, pass_.policy)) + (again_ ? 0 : if_several(bytes.along_tp));
+    const auto of = [&](std::int64_t count) {
+      return static_cast<double>(count) * layer + divided(bytes.last);
+    };
+    return pass_.tokens * of(layers) + pass_.waiting_tokens * of(cost_.attention.layers);
+  }
+
+  /// All but matrices.
+  double held(const Moment& moment) const {
+    const double chunk = std::min(pass_.tokens, static_cast<double>(cost_.loss_chunk_tokens));
+    const double token = divided(moment.token) + if_several(moment.along_tp) +
+                         static_cast<double>(moment.whole + cost_.bytes.once);
+    const std::int64_t alone = pass_.tp == 1 ? moment.logits_alone : 0;
+    const double logits = divided(moment.logits + alone) + static_cast<double>(moment.chunk);
+    return pass_.tokens * token + chunk * logits;
+  }
+
+  double gathered(const WholeUnits& whole) const {
+    const double gradients = whole.gradients + whole.in_sum * (1 + pass_.share);
+    return (pass_.value * whole.values + pass_.gradient * gradients) / pass_.tp;
+  }
+
+  const ModelCost& cost_;
+  const PassOnRank& pass_;
+  const bool again_;
+  StepPeak most_;
+};
+
+}  // namespace
+
+StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass) {
+  const TokenBytes& bytes = cost.bytes;
+  const std::int64_t layers = cost.attention.layers;
+  const auto first = static_cast<double>(cost.first_parameters);
+  const auto last = static_cast<double>(cost.last_parameters);
+  // Published shapes have no units.
+  const bool has_units = first + last > 0;
+  const double layer = !has_units || layers == 0 ? 0
+                                                 : static_cast<double>(cost.layer_parameters) /
+                                                       static_cast<double>(layers);
+  const double shared = cost.tied ? first : 0;
+  LargestMoment largest(cost, pass);
+
+  // The last unit, forward and backward.
+  for (const Moment& moment : bytes.loss) {
+    largest.offer(layers, moment, {.values = last + shared});
+  }
+  for (const Moment& moment : bytes.last_unit) {
+    largest.offer(layers, moment, {.values = last + shared + layer, .gradients = last + shared});
+  }
+  // Layers: the unit before is gathered, and the gradients of the unit after are under way. Those
+  // of tied parameters stay until the first unit has added its own.
+  for (std::int64_t i = layers - 1; i >= 0; --i) {
+    const WholeUnits whole{.values = layer + (i == 0 ? first : layer),
+                           .gradients = layer + shared,
+                           .in_sum = i + 1 == layers ? last : layer};
+    for (const Moment& moment : bytes.backward) largest.offer_layer(i, moment, whole);
+  }
+  // The first unit: its output is the input of a layer.
+  for (const Moment& moment : bytes.first_unit) {
+    largest.offer(0, moment, {.values = first, .gradients = first, .in_sum = layer});
+  }
+  return largest.most();
+}
+
+}  // namespace armillary::cost

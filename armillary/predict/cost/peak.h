@@ -1,0 +1,40 @@
+// peak.h: the moment of a training step at which a rank holds most.
+//
+//   ModelCost: what layers keep, moments of each unit --.
+//   whole values and gradients of units (ZeRO) ----------'-- for each unit --largest--> StepPeak
+//
+// Forward keeps the activations of all layers and ends with the loss. Backward goes from the last
+// unit to the first, and frees those of a layer with it.
+#pragma once
+
+#include "armillary/predict/cost/model.h"
+
+namespace armillary::cost {
+
+/// A pass on one rank.
+struct PassOnRank {
+  Recompute policy = Recompute::None;
+  double tokens = 0;          ///< Of this pass; along tp all that the ranks share.
+  double waiting_tokens = 0;  ///< Of other passes, whose activations wait for their backward.
+  int tp = 1;
+  /// Bytes of a parameter, and of its gradient, that are whole in the units at work alone; 0:
+  /// always or never.
+  double value = 0;
+  double gradient = 0;
+  /// Part of a unit's gradients that the rank owns, if sums of an earlier pass wait in it; else 0.
+  double share = 0;
+};
+
+/// Bytes at that moment.
+struct StepPeak {
+  double kept = 0;      ///< Activations, from forward to backward.
+  double held = 0;      ///< For a while.
+  double gathered = 0;  ///< Whole values and gradients of units.
+  double total() const { return kept + held + gathered; }
+};
+
+/// In backward a unit's values are gathered while the unit after it works, and its gradients are
+/// whole until those of the next are (train/store.h). Cost: a few sums for each layer.
+StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass);
+
+}  // namespace armillary::cost
