@@ -1,0 +1,97 @@
+#include "armillary/predict/cost/peak.h"
+
+#include <gtest/gtest.h>
+
+namespace armillary::cost {
+namespace {
+
+/// Three layers with bytes that are told apart: a layer keeps 100 a token, its input is 10.
+ModelCost small() {
+  ModelCost cost;
+  cost.layer_parameters = 3 * 1000;
+  cost.first_parameters = 500;
+  cost.last_parameters = 70;
+  cost.attention.layers = 3;
+  cost.bytes = {.layer = 100, .input = 10, .output = 12, .last = 10, .again = 10, .once = 1};
+  cost.loss_chunk_tokens = 4;
+  return cost;
+}
+
+TEST(StepPeak, IsTheBackwardOfTheLastLayerIfThatHoldsMost) {
+  ModelCost cost = small();
+  cost.bytes.loss = {{.whole = 5, .logits = 20}};
+  cost.bytes.backward = {{.token = 30, .weights = 8}, {.token = -20, .weights = 64}};
+  const StepPeak peak = step_peak(cost, {.tokens = 16});
+  EXPECT_EQ(peak.kept, 16 * (3 * 100 + 10));
+  EXPECT_EQ(peak.held, 16 * (30 + 1) + 8);
+  EXPECT_EQ(peak.gathered, 0);
+}
+
+// Logits of as many tokens as a chunk has; a pass may have fewer.
+TEST(StepPeak, IsTheLossIfThatHoldsMost) {
+  ModelCost cost = small();
+  cost.bytes.loss = {{.whole = 5, .logits = 2000, .logits_alone = 1000, .chunk = 3, .weights = 40}};
+  cost.bytes.backward = {{.token = 30}};
+  EXPECT_EQ(step_peak(cost, {.tokens = 16}).held, 16 * (5 + 1) + 4 * 3003 + 40);
+  EXPECT_EQ(step_peak(cost, {.tokens = 2}).held, 2 * (5 + 1) + 2 * 3003 + 40);
+  // One of 2 ranks along tp has half of the words, and all tokens.
+  const StepPeak half = step_peak(cost, {.tokens = 16, .tp = 2});
+  EXPECT_EQ(half.held, 16 * (5 + 1) + 4 * (1000 + 3) + 20);
+  EXPECT_EQ(half.kept, 16 * (3 * 100 + 10) / 2);
+}
+
+TEST(StepPeak, RecomputationRestoresOneLayer) {
+  ModelCost cost = small();
+  cost.bytes.backward = {{.token = 30, .weights = 8, .waiting = 16}};
+  const StepPeak full = step_peak(cost, {.policy = Recompute::Full, .tokens = 16});
+  EXPECT_EQ(full.kept, 16 * (3 + 1) * 10);
+  EXPECT_EQ(full.held, 16 * (30 + 1 + 90 + 10) + 8 + 16);
+  const StepPeak output = step_peak(cost, {.policy = Recompute::AttentionOutput, .tokens = 16});
+  EXPECT_EQ(output.kept, 16 * (3 * (10 + 12) + 10));
+  EXPECT_EQ(output.held, full.held - 16 * 12);
+}
+
+TEST(StepPeak, WhatRanksAlongTpGatherIsWholeOnEach) {
+  ModelCost cost = small();
+  cost.bytes.along_tp = 7;
+  cost.bytes.backward = {{.token = 30, .along_tp = 9}};
+  EXPECT_EQ(step_peak(cost, {.tokens = 16}).total(), 16 * (310 + 30 + 1));
+  EXPECT_EQ(step_peak(cost, {.tokens = 16, .tp = 2}).total(),
+            16 * (310 / 2 + 3 * 7 + 30 / 2 + 9 + 1));
+  EXPECT_EQ(step_peak(cost, {.policy = Recompute::Full, .tokens = 16, .tp = 2}).total(),
+            16 * ((4 * 10 + 90 + 10) / 2 + 7 + 30 / 2 + 9 + 1));
+}
+
+TEST(StepPeak, OtherPassesKeepAllLayers) {
+  ModelCost cost = small();
+  cost.bytes.backward = {{.token = 30}};
+  EXPECT_EQ(step_peak(cost, {.tokens = 16, .waiting_tokens = 32}).kept, 48 * 310);
+}
+
+// Two layers' values, and gradients of the layer and of the unit after it.
+TEST(StepPeak, UnitsAreWholeForAWhile) {
+  ModelCost cost = small();
+  cost.bytes.last_unit = {{.weights = 1}};
+  cost.bytes.backward = {{.token = 30}};
+  cost.bytes.first_unit = {{.weights = 2}};
+  EXPECT_EQ(step_peak(cost, {.tokens = 100, .value = 2, .gradient = 4}).gathered,
+            2 * 2000 + 4 * (1000 + 70));
+  // Few tokens: the middle layer, with gradients of two layers; a sum adds a rank's share.
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4}).gathered,
+            2 * 2000 + 4 * 2000);
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4, .share = 0.5}).gathered,
+            2 * 2000 + 4 * 2500);
+  // The gradients of a tied table are whole until the first unit has added its own.
+  cost.tied = true;
+  EXPECT_EQ(step_peak(cost, {.tokens = 100, .value = 2, .gradient = 4}).gathered,
+            2 * 2000 + 4 * (1000 + 70 + 500));
+}
+
+TEST(StepPeak, PublishedShapesHaveNoUnits) {
+  const ModelCost cost = cost_of(
+      {.layers = 2, .hidden = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .ffn = 16, .vocab = 32});
+  EXPECT_EQ(step_peak(cost, {.tokens = 4, .value = 2, .gradient = 4}).gathered, 0);
+}
+
+}  // namespace
+}  // namespace armillary::cost
