@@ -96,12 +96,15 @@ StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass) {
   const double shared = cost.tied ? first : 0;
   LargestMoment largest(cost, pass);
 
-  // The last unit, forward and backward.
+  // The last unit, forward and backward. The gradients of the first one may be those of the pass
+  // before, under way until the next sum.
+  const double before = pass.share > 0 ? first : 0;
   for (const Moment& moment : bytes.loss) {
-    largest.offer(layers, moment, {.values = last + shared});
+    largest.offer(layers, moment, {.values = last + shared, .gradients = before});
   }
   for (const Moment& moment : bytes.last_unit) {
-    largest.offer(layers, moment, {.values = last + shared + layer, .gradients = last + shared});
+    largest.offer(layers, moment,
+                  {.values = last + shared + layer, .gradients = last + std::max(shared, before)});
   }
   // Layers: the unit before is gathered, and the gradients of the unit after are under way. Those
   // of tied parameters stay until the first unit has added its own.

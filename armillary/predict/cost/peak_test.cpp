@@ -87,6 +87,15 @@ TEST(StepPeak, UnitsAreWholeForAWhile) {
             2 * 2000 + 4 * (1000 + 70 + 500));
 }
 
+// In the loss of a second pass the first unit's gradients of the one before are whole.
+TEST(StepPeak, ASumOfThePassBeforeIsUnderWay) {
+  ModelCost cost = small();
+  cost.bytes.loss = {{.weights = 100000}};
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4}).gathered, 2 * 70);
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4, .share = 0.5}).gathered,
+            2 * 70 + 4 * 500);
+}
+
 TEST(StepPeak, PublishedShapesHaveNoUnits) {
   const ModelCost cost = cost_of(
       {.layers = 2, .hidden = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .ffn = 16, .vocab = 32});
