@@ -355,6 +355,7 @@ nlohmann::ordered_json json_of(const Advised& advised) {
             {"optimizer", memory.optimizer},
             {"activations", memory.activations},
             {"transient", memory.transient},
+            {"gathered", memory.gathered},
             {"attention", memory.attention}}},
           {"longest_seq", longest}};
 }
