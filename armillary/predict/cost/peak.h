@@ -33,8 +33,8 @@ struct StepPeak {
   double total() const { return kept + held + gathered; }
 };
 
-/// In backward a unit's values are gathered while the unit after it works, and its gradients are
-/// whole until those of the next are (train/store.h). Cost: a few sums for each layer.
+/// Values of a unit are gathered for backward while the unit after it works, and its gradients are
+/// whole until those of the next one are (train/store.h). Cost: a few sums for each layer.
 StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass);
 
 }  // namespace armillary::cost
