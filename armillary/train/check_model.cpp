@@ -36,6 +36,7 @@
 #include "armillary/train/one_device.h"
 #include "armillary/train/same_recipe.h"
 #include "armillary/train/store.h"
+#include "armillary/train/tensor_array.h"
 
 namespace armillary::train {
 namespace {
@@ -94,13 +95,17 @@ struct Start {
   std::int64_t seed = 0;
   std::string folder;
   model::ModelOptions options;
+  at::ScalarType dtype = at::kFloat;
 };
 
 /// A replica of the model and its parameters, in one place.
 class Replica {
  public:
   Replica(std::unique_ptr<model::Model> model, ModelPlace place, const Start& start)
-      : model_(std::move(model)), place_(std::move(place)), store_(*model_, start.seed) {
+      : model_(std::move(model)),
+        place_(std::move(place)),
+        store_(*model_, start.seed, {},
+               {.master = start.dtype, .param = start.dtype, .reduce = start.dtype}) {
     if (!start.folder.empty()) load_parameters(start.folder, start.options, store_);
   }
 
@@ -281,7 +286,7 @@ class ModelCheck {
                                 })),
         mask_(sequence_mask(recipe.parallelism.mask, sequence_.documents)),
         visible_SS_(visible_pairs(mask_)),
-        start_{recipe.training.seed, init_from, recipe.model},
+        start_{recipe.training.seed, init_from, recipe.model, dtypes_of(recipe.training).master},
         ours_(made_together(comm,
                             [&] {
                               return std::make_unique<Replica>(make_model(recipe),
@@ -327,8 +332,7 @@ class ModelCheck {
   RunResult run_over_ranks() {
     RunResult result = ours_->run(sequence_);
     for (const Piece& piece : ours_->store().pieces()) {
-      comm::all_reduce_sum(comm_, {piece.gradient.data_ptr<float>(),
-                                   static_cast<std::size_t>(piece.gradient.numel())});
+      comm::all_reduce(comm_, array_of(piece.gradient));
     }
     comm::all_reduce_sum(comm_, std::span(&result.loss, 1));
     result.gradients = ours_->gradients();
@@ -348,7 +352,7 @@ class ModelCheck {
   }
 
   std::vector<CheckRow> rows_of_fp32(const RunResult& ours) const {
-    const RunResult one = run_on_one_device("float32");
+    const RunResult one = run_on_one_device(recipe_.training.mixed_precision_param);
     return {{std::string(kLossRow), error(ours.loss, one.loss), kCheckBound,
              fmt::format("{:.6f}", ours.loss)},
             worst_row(kGradientsRow, comparison_.gradients(ours, one)),

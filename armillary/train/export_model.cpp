@@ -56,8 +56,10 @@ std::string export_model(const std::string& run, const std::string& folder, Fold
     info.name.erase(0, std::strlen(kParameterPrefix));
     parameters.push_back({std::move(info), values.back()});
   }
-  write_model_folder(folder, format, model_config(recipe.model, recipe.training.seq_len, format),
-                     std::move(parameters));
+  write_model_folder(
+      folder, format,
+      model_config(recipe.model, recipe.training.seq_len, format, recipe.training.dtype),
+      std::move(parameters));
   return path;
 }
 

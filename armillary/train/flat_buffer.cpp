@@ -6,6 +6,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
 
+#include <cstring>
 #include <functional>
 #include <numeric>
 
@@ -13,19 +14,20 @@
 
 namespace armillary::train {
 
-FlatBuffer::FlatBuffer(std::int64_t count) : all_(at::empty({count}, at::kFloat)) {}
+FlatBuffer::FlatBuffer(std::int64_t count, at::ScalarType dtype)
+    : all_(at::empty({count}, dtype)) {}
 
 void FlatBuffer::take() {
   if (has_memory()) return;
   c10::StorageImpl& storage = *all_.storage().unsafeGetStorageImpl();
-  const std::size_t bytes = static_cast<std::size_t>(count()) * sizeof(float);
+  const std::size_t bytes = all_.nbytes();
   storage.clear_data_ptr_access_error_msg_();
   storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
   storage.set_nbytes(bytes);
 }
 
 void FlatBuffer::drop() {
-  if (count() == 0) return;
+  if (count() == 0 || !has_memory()) return;
   c10::StorageImpl& storage = *all_.storage().unsafeGetStorageImpl();
   storage.set_data_ptr_noswap(c10::DataPtr(nullptr, c10::Device(c10::kCPU)));
   storage.set_nbytes(std::size_t{0});
@@ -37,10 +39,15 @@ bool FlatBuffer::has_memory() const {
   return count() == 0 || all_.storage().nbytes() > 0;
 }
 
-std::span<float> FlatBuffer::values() const {
+// A tensor that shares the storage and not the version of the views.
+at::Tensor FlatBuffer::all() const {
   ARMILLARY_CHECK(has_memory());
-  if (count() == 0) return {};
-  return {all_.data_ptr<float>(), static_cast<std::size_t>(count())};
+  return all_.variable_data();
+}
+
+void FlatBuffer::clear() {
+  ARMILLARY_CHECK(has_memory());
+  if (count() > 0) std::memset(all_.data_ptr(), 0, all_.nbytes());
 }
 
 at::Tensor FlatBuffer::view(std::int64_t begin, at::IntArrayRef shape) const {

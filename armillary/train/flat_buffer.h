@@ -1,11 +1,10 @@
-// flat_buffer.h: the memory of all parameters of a unit, or of their gradients, as one flat fp32
-// tensor whose views stay valid while the memory itself comes and goes.
+// flat_buffer.h: the memory of all parameters of a unit, or of their gradients, as one flat tensor
+// whose views stay valid while the memory itself comes and goes.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <span>
 
 namespace armillary::train {
 
@@ -13,7 +12,7 @@ namespace armillary::train {
 class FlatBuffer {
  public:
   /// With memory.
-  explicit FlatBuffer(std::int64_t count);
+  FlatBuffer(std::int64_t count, at::ScalarType dtype);
 
   /// Gives it memory, of any values, unless it has some.
   void take();
@@ -23,9 +22,12 @@ class FlatBuffer {
   bool has_memory() const;
 
   std::int64_t count() const { return all_.numel(); }
-  /// Requires memory.
-  std::span<float> values() const;
-  /// A view of elements [begin, begin + size of the shape). Requires memory.
+  std::int64_t bytes() const { return static_cast<std::int64_t>(all_.nbytes()); }
+  /// All elements. Autograd takes no notice of what is written to them either. Requires memory.
+  at::Tensor all() const;
+  /// Writes zeros. Requires memory.
+  void clear();
+  /// A view of elements [begin, begin + size of the shape), for autograd. Requires memory.
   at::Tensor view(std::int64_t begin, at::IntArrayRef shape) const;
 
  private:

@@ -39,7 +39,7 @@ model::Attend attend_on_one_device(const at::Tensor& visible_SS) {
         // A row without keys would be NaN, also in its gradient, so its scores are set to 0 first.
         const at::Tensor sees_a_key = visible_SS.any(1, /*keepdim=*/true);
         const at::Tensor probabilities_BHSS =
-            scores_BHSS.to(at::kFloat)
+            scores_BHSS.to(scores_BHSS.scalar_type() == at::kDouble ? at::kDouble : at::kFloat)
                 .masked_fill(visible_SS.logical_not(), -std::numeric_limits<float>::infinity())
                 .masked_fill(sees_a_key.logical_not(), 0)
                 .softmax(-1) *

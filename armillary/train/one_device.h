@@ -13,8 +13,8 @@ namespace armillary::train {
 at::Tensor visible_pairs(const plan::Mask& mask);
 
 /// Softmax attention by one S x S matrix of scores a head, with ATen's functions and their
-/// gradients. Products have the dtype of the inputs, the softmax is computed in fp32. A query that
-/// sees no key gets 0. Tokens are in the order of their positions.
+/// gradients. Products have the dtype of the inputs, the softmax is fp32, or fp64 for those. A
+/// query that sees no key gets 0. Tokens are in the order of their positions.
 model::Attend attend_on_one_device(const at::Tensor& visible_SS);
 
 }  // namespace armillary::train

@@ -43,13 +43,10 @@
 namespace armillary::train {
 namespace {
 
-at::ScalarType compute_dtype(const Recipe& recipe) {
-  return recipe.training.mixed_precision_param == "bfloat16" ? at::kBFloat16 : at::kFloat;
-}
-
 /// The dtype in which matrices are multiplied (linear.h), for the measured peak.
 at::ScalarType product_dtype(const Recipe& recipe) {
-  return kernel::cpu::multiplies_bf16() ? compute_dtype(recipe) : at::kFloat;
+  const at::ScalarType dtype = dtypes_of(recipe.training).param;
+  return dtype == at::kBFloat16 && !kernel::cpu::multiplies_bf16() ? at::kFloat : dtype;
 }
 
 /// Clears the sign of a NaN, which means nothing but would be printed.
@@ -76,7 +73,7 @@ RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data
       tensor_parallel_(groups_.replicas().tp == nullptr
                            ? nullptr
                            : tensor_parallel_over_ranks(*groups_.replicas().tp)),
-      store_(model, recipe.training.seed, groups_.replicas()),
+      store_(model, recipe.training.seed, groups_.replicas(), dtypes_of(recipe.training)),
       optimizer_(store_.pieces(), recipe.optimizer),
       rates_(rates_of(recipe).rates),
       peak_flops_(measure_matmul_peak(world_, product_dtype(recipe))) {}

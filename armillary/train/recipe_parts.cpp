@@ -14,6 +14,7 @@
 #include "armillary/model/registry.h"
 #include "armillary/predict/tune/automatic.h"
 #include "armillary/train/data.h"
+#include "armillary/train/dtypes.h"
 #include "armillary/train/mesh.h"
 #include "armillary/train/packed_text.h"
 
@@ -22,11 +23,17 @@ namespace {
 
 /// The keys of a recipe that every model is told.
 model::ModelRun run_of(const Recipe& recipe) {
-  const bool bf16 = recipe.training.mixed_precision_param == "bfloat16";
-  return {.dtype = bf16 ? at::kBFloat16 : at::kFloat,
+  return {.dtype = dtypes_of(recipe.training).param,
           .recompute = model::parse_recompute(recipe.activation_checkpoint.mode),
           .loss_chunk_tokens = recipe.training.loss_chunk_tokens,
           .keep_gathered_inputs = recipe.parallelism.tensor_parallel_keep_inputs};
+}
+
+/// The dtype of Q, K and V.
+plan::Dtype plan_dtype_of(const TrainingOptions& training) {
+  const at::ScalarType dtype = dtypes_of(training).param;
+  if (dtype == at::kDouble) return plan::Dtype::F64;
+  return dtype == at::kBFloat16 ? plan::Dtype::Bf16 : plan::Dtype::F32;
 }
 
 /// Refuses data that the tables of the model are too short for.
@@ -83,6 +90,7 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
                           kMaxThreads);
   }
   check_batch(mesh, recipe.training);
+  check_dtypes(recipe.training, std::int64_t{mesh.dp} * mesh.cp);
   if (mesh.tp == 1 && recipe.parallelism.tensor_parallel_keep_inputs) {
     fail<InvalidArgument>(
         "recipe: parallelism.tensor_parallel_keep_inputs is true with tensor_parallel_degree 1, "
@@ -152,8 +160,7 @@ plan::Problem attention_problem(const Recipe& recipe, const cost::ModelAttention
   problem.kv_heads = static_cast<int>(shape.kv_heads);
   problem.head_dim = static_cast<int>(shape.head_dim);
   problem.value_dim = problem.head_dim;
-  problem.dtype =
-      recipe.training.mixed_precision_param == "bfloat16" ? plan::Dtype::Bf16 : plan::Dtype::F32;
+  problem.dtype = plan_dtype_of(recipe.training);
   problem.mask = mask;
   problem.layout = plan::parse_layout(recipe.parallelism.layout);
   problem.transfer_dtype = plan::parse_transfer_dtype(recipe.parallelism.transfer_dtype);

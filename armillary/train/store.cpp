@@ -1,7 +1,7 @@
 // store.cpp: each unit has a whole buffer of values and one of gradients, of which its weights are
 // views, and flat tensors of the share that this rank owns, of which its pieces are views. The
-// share is a view of the whole buffer if nothing of its kind is divided. A parameter of several
-// units lies in the buffers of the first.
+// share is a view of the whole buffer if nothing of its kind is divided or rounded. A parameter of
+// several units lies in the buffers of the first.
 #include "armillary/train/store.h"
 
 #include <ATen/TensorOperators.h>
@@ -13,18 +13,37 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <span>
+#include <string_view>
 
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
 #include "armillary/core/user_text.h"
 #include "armillary/model/initial_values.h"
+#include "armillary/train/tensor_array.h"
 
 namespace armillary::train {
 namespace {
 
-std::span<float> floats_of(const at::Tensor& flat) {
-  if (flat.numel() == 0) return {};
-  return {flat.data_ptr<float>(), static_cast<std::size_t>(flat.numel())};
+std::int64_t size_of(at::ScalarType dtype) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
+proof::Digest digest_of_values(const at::Tensor& values) {
+  return proof::digest_of(
+      std::string_view(static_cast<const char*>(values.const_data_ptr()), values.nbytes()));
+}
+
+/// Initial values, which are drawn in fp32 for every dtype.
+void draw(const model::Parameter& parameter, const model::GlobalRange& range, std::int64_t seed,
+          const at::Tensor& values) {
+  if (values.numel() == 0) return;
+  const at::Tensor drawn =
+      values.scalar_type() == at::kFloat ? values : at::empty(values.sizes(), at::kFloat);
+  model::draw_initial_values(
+      parameter, range, seed,
+      std::span(drawn.data_ptr<float>(), static_cast<std::size_t>(drawn.numel())));
+  if (!drawn.is_same(values)) values.copy_(drawn);
 }
 
 /// Adds the seconds that it lives to a sum.
@@ -87,9 +106,11 @@ std::vector<std::int64_t> shares_of(std::span<const model::GlobalRange> paramete
   return counts;
 }
 
-Store::Store(const model::Model& model, std::int64_t seed, const Replicas& replicas)
+Store::Store(const model::Model& model, std::int64_t seed, const Replicas& replicas,
+             const Dtypes& dtypes)
     : replicas_(replicas),
-      zero_(replicas.sharded != nullptr && replicas.sharded->world() > 1 ? replicas.zero : 0) {
+      zero_(replicas.sharded != nullptr && replicas.sharded->world() > 1 ? replicas.zero : 0),
+      dtypes_(dtypes) {
   if (replicas.zero < 0 || replicas.zero > 3) {
     fail<InvalidArgument>("store: ZeRO stage {} given; one from 0 to 3 is required", replicas.zero);
   }
@@ -120,8 +141,8 @@ Store::Store(const model::Model& model, std::int64_t seed, const Replicas& repli
     shared_[copies] = replicas_.tp->split(replicas_.tp->rank() / copies, replicas_.tp->rank());
   }
   std::size_t next = 0;
-  fill([&](const std::string&, const model::GlobalRange& range, std::span<float> values) {
-    model::draw_initial_values(weights_[next++].parameter, range, seed, values);
+  fill([&](const std::string&, const model::GlobalRange& range, const at::Tensor& values) {
+    draw(weights_[next++].parameter, range, seed, values);
   });
   zero_gradients();
 }
@@ -145,8 +166,8 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
             .used = {},
             .owners = {},
             .counts = {count},
-            .values = FlatBuffer(count),
-            .gradients = FlatBuffer(count)};
+            .values = FlatBuffer(count, dtypes_.param),
+            .gradients = FlatBuffer(count, dtypes_.master)};
   if (zero_ > 0) {
     unit.counts = shares_of(ranges, replicas_.sharded->world());
     const auto mine = unit.counts.begin() + replicas_.sharded->rank();
@@ -158,14 +179,16 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
     weight.gradient = unit.gradients.view(weight.begin, weight.range.size);
     weight.value.set_requires_grad(true);
     // Backward adds to a gradient that is there, so gradients stay in the flat buffer.
+    weight.value.set_grad_dtype(dtypes_.master);
     weight.value.mutable_grad() = weight.gradient;
   }
   const std::int64_t own = own_count(unit);
-  unit.own_values = zero_ < 3 ? unit.values.view(unit.begin, {own}) : at::empty({own}, at::kFloat);
+  unit.own_values =
+      has_own_masters() ? at::empty({own}, dtypes_.master) : unit.values.view(unit.begin, {own});
   unit.own_gradients =
-      zero_ < 2 ? unit.gradients.view(unit.begin, {own}) : at::zeros({own}, at::kFloat);
-  unit.means = at::zeros({own}, at::kFloat);
-  unit.squares = at::zeros({own}, at::kFloat);
+      zero_ < 2 ? unit.gradients.view(unit.begin, {own}) : at::zeros({own}, dtypes_.master);
+  unit.means = at::zeros({own}, dtypes_.master);
+  unit.squares = at::zeros({own}, dtypes_.master);
   add_pieces(unit, first_weight);
   if (zero_ == 3) unit.values.drop();
   if (zero_ >= 2) unit.gradients.drop();
@@ -210,32 +233,33 @@ std::int64_t Store::own_count(const Unit& unit) const {
 void Store::fill(const Fill& fill) {
   std::string digests;
   for (Unit& unit : units_) {
-    unit.values.take();
+    // The whole unit on every rank, which keeps its own share.
+    const at::Tensor whole =
+        has_own_masters() ? at::empty({unit.values.count()}, dtypes_.master) : unit.values.all();
     for (const Weight& weight : weights_) {
       if (weight.parameter.units.front() != unit.name) continue;
-      const std::span<float> values = unit.values.values().subspan(
-          static_cast<std::size_t>(weight.begin),
-          static_cast<std::size_t>(model::count_of_values(weight.range.size)));
+      const at::Tensor values =
+          whole.narrow(0, weight.begin, model::count_of_values(weight.range.size));
       fill(weight.parameter.name, weight.range, values);
-      const std::span<const std::byte> bytes = std::as_bytes(values);
-      digests += weight.parameter.name + ' ';
-      digests += to_string(proof::digest_of(
-          std::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size())));
+      digests += weight.parameter.name + ' ' + to_string(digest_of_values(values));
     }
-    if (zero_ < 3) continue;
-    std::ranges::copy(unit.values.values().subspan(static_cast<std::size_t>(unit.begin),
-                                                   static_cast<std::size_t>(own_count(unit))),
-                      floats_of(unit.own_values).begin());
-    unit.values.drop();
+    if (!has_own_masters()) continue;
+    unit.own_values.copy_(whole.narrow(0, unit.begin, own_count(unit)));
+    if (zero_ < 3) unit.values.all().copy_(whole);
   }
   digest_ = proof::digest_of(digests);
 }
 
+// The values of this rank's share at their place among those of the unit.
+at::Tensor Store::place_own_values(const Unit& unit) const {
+  at::Tensor place = unit.values.all().narrow(0, unit.begin, own_count(unit));
+  if (has_own_masters()) place.copy_(unit.own_values);
+  return place;
+}
+
 void Store::start_gather(Unit& unit) {
-  if (zero_ < 3 || unit.values.has_memory()) return;
-  unit.values.take();
-  unit.gather = comm::start_all_gather(*replicas_.sharded, comm::array(floats_of(unit.own_values)),
-                                       comm::array(unit.values.values()), unit.counts);
+  unit.gather = comm::start_all_gather(*replicas_.sharded, array_of(place_own_values(unit)),
+                                       array_of(unit.values.all()), unit.counts);
 }
 
 void Store::wait_for_gather(Unit& unit) {
@@ -246,7 +270,13 @@ void Store::wait_for_gather(Unit& unit) {
 }
 
 void Store::prefetch(int unit) {
-  for (const std::size_t owner : unit_at(unit).owners) start_gather(units_[owner]);
+  if (zero_ < 3) return;
+  for (const std::size_t owner : unit_at(unit).owners) {
+    Unit& of = units_[owner];
+    if (of.values.has_memory()) continue;
+    of.values.take();
+    start_gather(of);
+  }
 }
 
 model::Weights Store::use(int unit) {
@@ -284,7 +314,7 @@ void Store::zero_gradients() {
   for (Unit& unit : units_) {
     unit.own_gradients.zero_();
     unit.has_sum = false;
-    if (zero_ < 2) std::ranges::fill(unit.gradients.values(), 0.F);
+    if (zero_ < 2) unit.gradients.clear();
   }
 }
 
@@ -296,7 +326,7 @@ void Store::begin_backward(int unit) {
     FlatBuffer& gradients = units_[owner].gradients;
     if (gradients.has_memory()) continue;
     gradients.take();
-    std::ranges::fill(gradients.values(), 0.F);
+    gradients.clear();
   }
 }
 
@@ -307,12 +337,18 @@ void Store::reduce(int unit, bool is_last) {
   finish_reduction();
   sum_copies(of);
   if (zero_ == 0) return;
-  GradientSum reduction{.unit = static_cast<std::size_t>(unit)};
-  if (of.has_sum) reduction.addend = at::empty({own_count(of)}, at::kFloat);
+  GradientSum reduction{.unit = static_cast<std::size_t>(unit), .is_added = of.has_sum};
+  const bool is_rounded = dtypes_.reduce != dtypes_.master;
+  at::Tensor all = of.gradients.all();
+  if (is_rounded) {
+    all = reduction.sent = all.to(dtypes_.reduce);
+    if (zero_ >= 2) of.gradients.drop();
+  }
+  if (is_rounded || of.has_sum) reduction.sum = at::empty({own_count(of)}, dtypes_.reduce);
   reduction.request = comm::start_reduce_scatter(
-      *replicas_.sharded, comm::array(of.gradients.values()),
-      comm::array(floats_of(of.has_sum ? reduction.addend : of.own_gradients)),
-      comm::Reduction::Sum, of.counts);
+      *replicas_.sharded, array_of(all),
+      array_of(reduction.sum.defined() ? reduction.sum : of.own_gradients), comm::Reduction::Sum,
+      of.counts);
   of.has_sum = zero_ >= 2;
   reduction_ = std::move(reduction);
 }
@@ -327,7 +363,7 @@ void Store::sum_copies(const Unit& unit) {
   for (const auto& [copies, parts] : gradients) {
     const at::Tensor sum = at::cat(parts);
     comm::Communicator& group = copies == tp_ranks(replicas_) ? *replicas_.tp : *shared_.at(copies);
-    comm::all_reduce_sum(group, floats_of(sum));
+    comm::all_reduce(group, array_of(sum));
     std::int64_t begin = 0;
     for (const at::Tensor& part : parts) {
       part.copy_(sum.narrow(0, begin, part.numel()));
@@ -343,7 +379,11 @@ void Store::finish_reduction() {
     replicas_.sharded->wait(reduction_->request);
   }
   Unit& of = units_[reduction_->unit];
-  if (reduction_->addend.defined()) of.own_gradients.add_(reduction_->addend);
+  if (reduction_->is_added) {
+    of.own_gradients.add_(reduction_->sum);
+  } else if (reduction_->sum.defined()) {
+    of.own_gradients.copy_(reduction_->sum);
+  }
   if (zero_ >= 2) of.gradients.drop();
   reduction_.reset();
 }
@@ -353,15 +393,23 @@ void Store::finish_gradients() {
   const Waiting waiting(waited_s_);
   for (const Unit& unit : units_) {
     if (unit.gradients.count() == 0) continue;
-    const std::span<float> own = floats_of(unit.own_gradients);
-    if (zero_ == 0 && replicas_.sharded != nullptr) comm::all_reduce_sum(*replicas_.sharded, own);
-    if (replicas_.copies != nullptr) comm::all_reduce_sum(*replicas_.copies, own);
+    if (zero_ == 0 && replicas_.sharded != nullptr)
+      sum_over(*replicas_.sharded, unit.own_gradients);
+    if (replicas_.copies != nullptr) sum_over(*replicas_.copies, unit.own_gradients);
   }
+}
+
+// In place, in the dtype in which gradients travel.
+void Store::sum_over(comm::Communicator& group, const at::Tensor& gradients) const {
+  if (group.world() == 1) return;
+  const at::Tensor sent = gradients.to(dtypes_.reduce);  // themselves if they are of it
+  comm::all_reduce(group, array_of(sent));
+  if (!sent.is_same(gradients)) gradients.copy_(sent);
 }
 
 std::int64_t Store::gradient_bytes() const {
   std::int64_t bytes = 0;
-  for (const Unit& unit : units_) bytes += unit.gradients.count() * 4;
+  for (const Unit& unit : units_) bytes += unit.gradients.count() * size_of(dtypes_.reduce);
   return bytes;
 }
 
@@ -373,11 +421,13 @@ std::string Store::not_finite(int unit) const {
 }
 
 void Store::gather_values() {
-  if (zero_ != 1 && zero_ != 2) return;
+  if (zero_ == 3) return;  // gathered when they are used
   for (Unit& unit : units_) {
-    unit.gather =
-        comm::start_all_gather(*replicas_.sharded, comm::array(floats_of(unit.own_values)),
-                               comm::array(unit.values.values()), unit.counts);
+    if (zero_ == 0) {
+      place_own_values(unit);
+    } else {
+      start_gather(unit);
+    }
   }
   for (Unit& unit : units_) wait_for_gather(unit);
 }
@@ -385,30 +435,32 @@ void Store::gather_values() {
 std::vector<Store::SharedValue> Store::shared_values() const {
   std::vector<SharedValue> values;
   const auto add = [&](const std::string& name, const at::Tensor& value, bool along_tp) {
-    values.push_back({name,
-                      proof::digest_of(std::string_view(
-                          static_cast<const char*>(value.const_data_ptr()), value.nbytes())),
-                      along_tp});
+    values.push_back({name, digest_of_values(value), along_tp});
   };
   if (zero_ == 3) {
     for (const Piece& piece : pieces_) add(piece.name, piece.value, false);
-  } else {
-    for (const Weight& weight : weights_) {
-      add(weight.parameter.name, weight.value, weight.copies == tp_ranks(replicas_));
-    }
+    return values;
+  }
+  for (const Weight& weight : weights_) {
+    add(weight.parameter.name, weight.value, weight.copies == tp_ranks(replicas_));
+  }
+  if (zero_ == 0 && has_own_masters()) {
+    for (const Piece& piece : pieces_) add(piece.name, piece.value, false);
   }
   return values;
 }
 
 std::int64_t Store::bytes_at_rest() const {
-  std::int64_t count = 0;
+  const std::int64_t master = size_of(dtypes_.master);
+  std::int64_t bytes = 0;
   for (const Unit& unit : units_) {
-    const std::int64_t own = own_count(unit);
-    count += zero_ < 3 ? unit.values.count() : own;
-    count += zero_ < 2 ? unit.gradients.count() : own;
-    count += 2 * own;
+    const std::int64_t own = own_count(unit) * master;
+    if (zero_ < 3) bytes += unit.values.bytes();
+    if (has_own_masters()) bytes += own;
+    bytes += zero_ < 2 ? unit.gradients.bytes() : own;
+    bytes += 2 * own;  // means and squares
   }
-  return count * 4;
+  return bytes;
 }
 
 void Store::check_views() const {

@@ -1,19 +1,26 @@
 // store.h: the parameters of a model on one rank, their gradients and the optimizer's state, unit
-// by unit, each unit's in flat fp32 buffers of its own: a gather or a sum of a unit over ranks is
-// one collective.
+// by unit, each unit's in flat buffers of its own: a gather or a sum of a unit over ranks is one
+// collective.
 //
 //   use(unit) --> Weights --> forward, release
 //   use, begin_backward(unit) --> backward --> release, reduce     --> finish_gradients
 //   pieces()  --> optimizer, norm, checkpoint: they see no units and no model --> gather_values
 //
 // Ranks with the same parameters may divide them (ZeRO, Rajbhandari et al. 2020, arXiv:1910.02054,
-// section 5). Each then owns whole rows of a unit's parameters, about 1/N of its elements.
+// section 5). Each then owns whole rows of a unit's parameters, about 1/N of its elements. Models
+// are given the values of the optimizer, the masters, or those rounded to bf16 (dtypes.h), which
+// then are what is gathered:
 //
-//   bytes a parameter     values   gradients   state
-//   stage 0                 4         4          8
-//   stage 1                 4         4          8/N
-//   stage 2                 4         4/N        8/N      and the whole gradients of two units
-//   stage 3                 4/N       4/N        8/N      and the whole values of two units as well
+//                       fp32                          bf16
+//   bytes a parameter   values   gradients   state    values   gradients   masters, state
+//   stage 0               4         4         8         2         4          4 + 8
+//   stage 1               4         4         8/N       2         4          4/N + 8/N
+//   stage 2               4         4/N       8/N       2         4/N        4/N + 8/N
+//   stage 3               4/N       4/N       8/N       0         4/N        4/N + 8/N
+//
+// and at stage 2 the whole gradients of two units, at stage 3 their whole values as well, 4 or 2
+// bytes each. Gradients that travel in bf16 have 2 bytes more, but only those of the unit before
+// are there meanwhile. With fp64 all are twice those of fp32.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -30,16 +37,17 @@
 #include "armillary/comm/communicator.h"
 #include "armillary/model/model.h"
 #include "armillary/proof/digest.h"
+#include "armillary/train/dtypes.h"
 #include "armillary/train/flat_buffer.h"
 
 namespace armillary::train {
 
-/// The part of a parameter that a rank updates, with all that belongs to it: contiguous fp32
-/// tensors of the shape range.size.
+/// The part of a parameter that a rank updates, with all that belongs to it: contiguous tensors of
+/// the shape range.size, fp32 or fp64.
 struct Piece {
   std::string name;
   model::GlobalRange range;
-  at::Tensor value;
+  at::Tensor value;  ///< The master.
   at::Tensor gradient;
   at::Tensor mean, square;  ///< AdamW's state.
   /// A rank before this one along tp has the same: this one neither counts it in a norm nor saves
@@ -71,25 +79,27 @@ class Store {
  public:
   /// Draws the initial values from `seed` (model/initial_values.h). Collective over tp.
   /// @throws InvalidArgument as check_parameters, or for a stage that is not 0 to 3.
-  Store(const model::Model& model, std::int64_t seed, const Replicas& replicas = {});
+  Store(const model::Model& model, std::int64_t seed, const Replicas& replicas = {},
+        const Dtypes& dtypes = {});
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
   int units() const { return static_cast<int>(units_.size()); }
   /// The stage; 0 on one rank.
   int zero() const { return zero_; }
+  const Dtypes& dtypes() const { return dtypes_; }
 
-  /// Writes the values of this rank's range along tp of each parameter, in row-major order, unit by
-  /// unit.
+  /// Writes the values of this rank's range along tp of each parameter to a flat tensor of the
+  /// masters' dtype, in row-major order, unit by unit.
   using Fill = std::function<void(const std::string& name, const model::GlobalRange&,
-                                  std::span<float> values)>;
+                                  const at::Tensor& values)>;
   void fill(const Fill& fill);
   /// Digest of all values of the last fill(), of the initial values before: equal on replicas that
   /// were given the same.
   const proof::Digest& digest() const { return digest_; }
 
-  /// The weights of a unit, which stay whole until release(). Stage 3: collective, waits for the
-  /// gather.
+  /// The weights of a unit, which stay whole until release(). Backward adds to their gradients in
+  /// the dtype of masters. Stage 3: collective, waits for the gather.
   model::Weights use(int unit);
   /// The same with any values, for a run without tokens. Moves nothing.
   model::Weights blank(int unit);
@@ -105,22 +115,26 @@ class Store {
   void begin_backward(int unit);
   /// After it: sums the gradients that the unit owns over the ranks along tp that have the same,
   /// and begins to sum them over the replicas; stages 0 and 1 after the last sequence of a step
-  /// alone. Collective.
+  /// alone. Sums of sequences have the dtype of masters; each sum over replicas is rounded to the
+  /// one in which gradients travel. Collective.
   void reduce(int unit, bool is_last);
   /// After the last reduce() of a step: the gradients of pieces are the sums. Collective.
   void finish_gradients();
+  /// Bytes of the gradients of all units, as they travel.
   std::int64_t gradient_bytes() const;
   /// Between the backward of a unit and its reduce(): the first parameter that it uses whose
   /// gradient on this rank is not finite; empty if there is none.
   std::string not_finite(int unit) const;
 
-  /// After the values of pieces have changed. Stages 1 and 2: gives them to all. Collective.
+  /// After the values of pieces have changed: gives them to models, at stages 1 and 2 to those of
+  /// all ranks. Collective.
   void gather_values();
 
   /// The parts that this rank updates, in the order in which the model declares parameters, unit by
   /// unit.
   const std::vector<Piece>& pieces() const { return pieces_; }
-  /// The values that other ranks hold too: all of this rank along tp; at stage 3 those of pieces.
+  /// The values that other ranks hold too: all of this rank along tp, at stage 0 with their masters
+  /// if those are others; at stage 3 those of pieces.
   struct SharedValue {
     std::string name;
     proof::Digest digest;
@@ -153,8 +167,8 @@ class Store {
     std::vector<std::size_t> owners;   ///< Units in whose buffers those lie.
     std::vector<std::int64_t> counts;  ///< Elements that each replica owns.
     std::int64_t begin = 0;            ///< The first element of this rank.
-    FlatBuffer values, gradients;      ///< Whole.
-    /// This rank's share, flat.
+    FlatBuffer values, gradients;      ///< Whole; values as models are given them.
+    /// This rank's share, flat; of the values its masters.
     at::Tensor own_values = {}, own_gradients = {}, means = {}, squares = {};
     comm::Request gather = {};
     bool has_sum = false;  ///< own_gradients has that of an earlier sequence of this step.
@@ -162,7 +176,9 @@ class Store {
   /// A sum of gradients under way.
   struct GradientSum {
     std::size_t unit = 0;
-    at::Tensor addend = {};  ///< Defined: to be added to own_gradients.
+    bool is_added = false;  ///< To own_gradients, which have an earlier sum.
+    at::Tensor sent = {};   ///< Gradients as they travel, if they are rounded for it.
+    at::Tensor sum = {};    ///< Their sum, unless it is written to own_gradients at once.
     comm::Request request = {};
   };
 
@@ -171,13 +187,18 @@ class Store {
   Unit& unit_at(int unit);
   model::Weights weights_of(const Unit& unit) const;
   std::int64_t own_count(const Unit& unit) const;
+  /// Whether masters have memory beside that of the values that models are given.
+  bool has_own_masters() const { return zero_ == 3 || dtypes_.param != dtypes_.master; }
+  at::Tensor place_own_values(const Unit& unit) const;
   void start_gather(Unit& unit);
   void wait_for_gather(Unit& unit);
   void finish_reduction();
   void sum_copies(const Unit& unit);
+  void sum_over(comm::Communicator& group, const at::Tensor& gradients) const;
 
   const Replicas replicas_;
   const int zero_;
+  const Dtypes dtypes_;
   std::vector<Unit> units_;
   std::vector<Weight> weights_;
   std::vector<Piece> pieces_;

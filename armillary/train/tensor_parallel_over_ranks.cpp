@@ -2,25 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <cstddef>
-
 #include "armillary/comm/collectives.h"
-#include "armillary/core/error.h"
+#include "armillary/train/tensor_array.h"
 
 namespace armillary::train {
 namespace {
-
-comm::ElementType element_type_of(const at::Tensor& x) {
-  if (x.scalar_type() == at::kBFloat16) return comm::ElementType::Bf16;
-  if (x.scalar_type() == at::kFloat) return comm::ElementType::Fp32;
-  ARMILLARY_CHECK(x.scalar_type() == at::kDouble);
-  return comm::ElementType::Fp64;
-}
-
-comm::Array array_of(const at::Tensor& x) {
-  ARMILLARY_CHECK(x.is_contiguous() && x.is_cpu());
-  return {static_cast<std::byte*>(x.data_ptr()), x.numel(), element_type_of(x)};
-}
 
 class TensorParallelOverRanks : public model::TensorParallel {
  public:

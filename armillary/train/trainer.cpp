@@ -24,6 +24,7 @@
 #include "armillary/train/checkpoint/restore.h"
 #include "armillary/train/checkpoint/resumable.h"
 #include "armillary/train/checkpoint/saver.h"
+#include "armillary/train/dtypes.h"
 #include "armillary/train/lr_schedule.h"
 #include "armillary/train/mesh.h"
 #include "armillary/train/rank_trainer.h"
@@ -174,6 +175,8 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
     expect_same_settings(comm, std::move(lines));
     comm::run_together(comm, [&] {
       check_batch(mesh.shape(), recipe.training);
+      check_dtypes(recipe.training,
+                   std::int64_t{mesh.size(MeshAxis::Dp)} * mesh.size(MeshAxis::Cp));
       if (data.vocab_size() > model.vocab_size()) {
         fail<InvalidArgument>(
             "train: data with a vocabulary of {}; at most {}, the model's, is required",

@@ -61,8 +61,8 @@ struct TrainResult {
 /// does not read [model], [activation_checkpoint] and the degrees of [parallelism] but
 /// data_parallel_replicate_degree. It computes
 /// with the threads of the calling thread (at::set_num_threads).
-/// @throws InvalidArgument as check_built and check_batch (mesh.h) for the mesh, if the recipes
-/// of two ranks differ (same_recipe.h), if the data has a larger vocabulary than the model, as
+/// @throws InvalidArgument as check_built and check_batch (mesh.h) for the mesh, as check_dtypes
+/// (dtypes.h), if the recipes of two ranks differ (same_recipe.h), if the data has a larger vocabulary than the model, as
 /// check_parameters (model/parameter.h) or for a unit that uses what it did not declare, before
 /// any tile moves, as checked_sequence one step ahead of the sequence, or as choose_checkpoint and
 /// restore (checkpoint/restore.h); IoError if checkpoints cannot be read, their folder or the

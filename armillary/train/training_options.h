@@ -17,7 +17,10 @@ struct TrainingOptions {
   std::int64_t local_batch_size = 1;
   std::int64_t steps = 100;
   double max_norm = 1.0;
+  // Names of dtypes; dtypes.h has the rules.
+  std::string dtype = "float32";
   std::string mixed_precision_param = "float32";
+  std::string mixed_precision_reduce = "float32";
   std::int64_t loss_chunk_tokens = 1024;  ///< Tokens of one rank.
   std::int64_t seed = 0;
   std::int64_t check_replicas = 100;  ///< Steps; 0: never.

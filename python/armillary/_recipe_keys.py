@@ -14,7 +14,7 @@ KEYS = {
     "model": """name dim n_layers n_heads n_kv_heads hidden_dim vocab_size norm_eps rope_theta max_seq_len
         enable_weight_tying multiple_of ffn_dim_multiplier hf_folder""",
     "training": """dataset_path dataset_extensions seq_len global_batch_size local_batch_size steps max_norm
-        mixed_precision_param loss_chunk_tokens seed check_replicas""",
+        dtype mixed_precision_param mixed_precision_reduce loss_chunk_tokens seed check_replicas""",
     "activation_checkpoint": "mode",
     "optimizer": "name lr beta1 beta2 eps weight_decay",
     "lr_scheduler": "warmup_steps decay_ratio decay_type min_lr_factor",

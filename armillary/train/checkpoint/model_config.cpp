@@ -135,10 +135,11 @@ FolderFormat parse_folder_format(const std::string& name) {
                         list_names(names), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
-Config model_config(const model::ModelOptions& model, std::int64_t seq_len, FolderFormat format) {
+Config model_config(const model::ModelOptions& model, std::int64_t seq_len, FolderFormat format,
+                    const std::string& dtype) {
   if (format == FolderFormat::Armillary) {
     Config config = own_computed(model);
-    config["dtype"] = "float32";
+    config["dtype"] = dtype;
     return config;
   }
   if (model.name != "llama") {
@@ -154,8 +155,8 @@ Config model_config(const model::ModelOptions& model, std::int64_t seq_len, Fold
   config["bos_token_id"] = nullptr;
   config["eos_token_id"] = kSeparator;
   config["pad_token_id"] = nullptr;
-  config["dtype"] = "float32";
-  config["torch_dtype"] = "float32";
+  config["dtype"] = dtype;
+  config["torch_dtype"] = dtype;
   return config;
 }
 

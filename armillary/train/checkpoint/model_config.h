@@ -18,10 +18,11 @@ enum class FolderFormat : std::uint8_t { Hf, Armillary };
 /// "hf" or "armillary". @throws InvalidArgument with the nearest for any other name.
 FolderFormat parse_folder_format(const std::string& name);
 
-/// The whole of config.json. `seq_len`: tokens of the sequences with which it was trained.
+/// The whole of config.json. `seq_len`: tokens of the sequences with which it was trained; `dtype`:
+/// that of the parameters, "float32" or "float64".
 /// @throws InvalidArgument if transformers has no such model, as for GPT.
 nlohmann::json model_config(const model::ModelOptions& model, std::int64_t seq_len,
-                            FolderFormat format);
+                            FolderFormat format, const std::string& dtype = "float32");
 
 /// The format of a folder with this config.json.
 FolderFormat format_of(const nlohmann::json& config);

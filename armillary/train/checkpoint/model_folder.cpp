@@ -2,6 +2,8 @@
 // it would be, says which file has a tensor.
 #include "armillary/train/checkpoint/model_folder.h"
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -67,7 +69,13 @@ class ModelFiles {
     }
   }
 
-  /// @throws IoError unless the tensor is there, fp32 and of this shape.
+  /// Whether the tensor is there and fp64.
+  bool has_fp64(const std::string& name) {
+    const auto entry = file_of_.find(name);
+    return entry != file_of_.end() && open(entry->second).info(name).dtype == io::TensorDtype::F64;
+  }
+
+  /// @throws IoError unless the tensor is there, of this dtype and shape.
   std::span<const std::byte> bytes(const io::TensorInfo& request) {
     const auto entry = file_of_.find(request.name);
     if (entry == file_of_.end()) {
@@ -106,6 +114,18 @@ class ModelFiles {
   std::map<std::string, std::unique_ptr<io::SafetensorsFile>> files_;
   std::map<std::string, std::string> file_of_;
 };
+
+/// Copies the elements of a range of a whole tensor, row by row, to a flat one of its dtype.
+void copy_range(const model::GlobalRange& range, std::span<const std::byte> whole,
+                const at::Tensor& to) {
+  const auto element = static_cast<std::int64_t>(to.element_size());
+  auto* const bytes = static_cast<std::byte*>(to.data_ptr());
+  model::for_each_row(range, [&](std::int64_t global, std::int64_t local, std::int64_t count) {
+    if (count == 0) return;
+    std::memcpy(bytes + local * element, whole.data() + global * element,
+                static_cast<std::size_t>(count * element));
+  });
+}
 
 /// The parameters cut into files of at most `most` bytes, as far as single tensors allow.
 std::vector<std::vector<io::TensorBytes>> cut_into_files(std::vector<io::TensorBytes> parameters,
@@ -185,18 +205,22 @@ void load_parameters(const std::string& folder, const model::ModelOptions& optio
   ModelFiles files(folder);
   // Each parameter is looked for by its name, and then nothing may be left over.
   std::set<std::string> names;
-  store.fill([&](const std::string& name, const model::GlobalRange& range,
-                 std::span<float> values) {
-    const io::TensorInfo request{
-        .name = folder_name(name, format), .dtype = io::TensorDtype::F32, .shape = range.whole};
-    const auto from = files.bytes(request);
-    model::for_each_row(range, [&](std::int64_t global, std::int64_t local, std::int64_t count) {
-      if (count == 0) return;
-      std::memcpy(values.data() + local, from.data() + global * 4,
-                  static_cast<std::size_t>(count) * 4);
-    });
-    names.insert(request.name);
-  });
+  store.fill(
+      [&](const std::string& name, const model::GlobalRange& range, const at::Tensor& values) {
+        io::TensorInfo request{
+            .name = folder_name(name, format), .dtype = io::TensorDtype::F32, .shape = range.whole};
+        at::Tensor read = values;
+        if (values.scalar_type() == at::kDouble) {
+          if (files.has_fp64(request.name)) {
+            request.dtype = io::TensorDtype::F64;
+          } else {
+            read = at::empty(values.sizes(), at::kFloat);
+          }
+        }
+        copy_range(range, files.bytes(request), read);
+        if (!read.is_same(values)) values.copy_(read);
+        names.insert(request.name);
+      });
   files.expect_no_other(names);
 }
 

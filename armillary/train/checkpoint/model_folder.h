@@ -25,9 +25,9 @@ void write_model_folder(const std::string& folder, FolderFormat format,
                         const nlohmann::json& config, std::vector<io::TensorBytes> parameters,
                         std::int64_t most_file_bytes = kMostFileBytes);
 
-/// Fills a store with the parameters of a folder, which must be fp32. @throws
-/// InvalidArgument if config.json is not of this model; IoError that names file and tensor, if one
-/// is missing, has another shape or dtype, or is not of this model.
+/// Fills a store with the parameters of a folder, which must be fp32, or fp64 for a store of fp64,
+/// which takes both. @throws InvalidArgument if config.json is not of this model; IoError that
+/// names file and tensor, if one is missing, has another shape or dtype, or is not of this model.
 void load_parameters(const std::string& folder, const model::ModelOptions& options, Store& store);
 
 }  // namespace armillary::train

@@ -32,8 +32,12 @@ void check_data(const RunProgress& progress, const Data& data) {
 
 }  // namespace
 
+io::TensorDtype StateTensor::dtype() const {
+  return tensor.scalar_type() == at::kDouble ? io::TensorDtype::F64 : io::TensorDtype::F32;
+}
+
 SavedTensor StateTensor::saved() const {
-  return {{{.name = name, .dtype = io::TensorDtype::F32, .shape = range.size},
+  return {{{.name = name, .dtype = dtype(), .shape = range.size},
            {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()}},
           range};
 }
@@ -91,7 +95,7 @@ Restored restore(comm::Communicator& comm, const std::string& path, const CheckR
     checkpoint.verify(comm.rank(), comm.world());
     // Every rank reads its ranges of all tensors, whatever ranges and ranks wrote them.
     for (const StateTensor& to : state) {
-      checkpoint.read(to.name, io::TensorDtype::F32, to.range,
+      checkpoint.read(to.name, to.dtype(), to.range,
                       {static_cast<std::byte*>(to.tensor.data_ptr()), to.tensor.nbytes()});
     }
   });

@@ -18,12 +18,13 @@
 
 namespace armillary::train {
 
-/// A tensor of the state of a run under its name in checkpoints: a view, fp32 and contiguous.
+/// A tensor of the state of a run under its name in checkpoints: a view, fp32 or fp64, contiguous.
 struct StateTensor {
   std::string name;
   at::Tensor tensor;
   model::GlobalRange range;  ///< The part of the whole tensor that it is.
 
+  io::TensorDtype dtype() const;
   SavedTensor saved() const;  ///< In the memory of the tensor.
 };
 

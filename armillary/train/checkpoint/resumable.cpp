@@ -31,6 +31,7 @@ constexpr std::string_view kMayChange[] = {
     "parallelism.layout",
     "activation_checkpoint.",
     "training.loss_chunk_tokens",
+    "training.mixed_precision_reduce",
     "training.check_replicas",
     // The steps that are still to come.
     "training.steps",

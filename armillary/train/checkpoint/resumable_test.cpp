@@ -36,7 +36,7 @@ TEST(Resumable, KeysOfTheRestOfTheRunMayChange) {
         "parallelism.strategy=ulysses", "parallelism.layout=striped", "lr_scheduler.warmup_steps=1",
         "parallelism.threads_per_rank=2", "training.dataset_path=x", "training.loss_chunk_tokens=3",
         "activation_checkpoint.mode=full", "parallelism.data_parallel_shard_degree=2",
-        "parallelism.zero=3"}) {
+        "parallelism.zero=3", "training.mixed_precision_reduce=bfloat16"}) {
     EXPECT_NO_THROW(check_resumable(changed(setting), unchanged())) << setting;
   }
 }
@@ -45,8 +45,9 @@ TEST(Resumable, KeysOfTheModelAndTheDataMayNot) {
   for (const std::string setting :
        {"model.dim = 64", "model.n_kv_heads = 2", "model.norm_eps = 0.5", "training.seq_len = 8",
         "training.global_batch_size = 2", "training.seed = 5", "optimizer.beta1 = 0.5",
-        "training.mixed_precision_param = \"bfloat16\"", "parallelism.mask = \"causal\"",
-        "parallelism.wire = \"input\"", "training.dataset_extensions = \".c\""}) {
+        "training.dtype = \"float64\"", "training.mixed_precision_param = \"bfloat16\"",
+        "parallelism.mask = \"causal\"", "parallelism.wire = \"input\"",
+        "training.dataset_extensions = \".c\""}) {
     const std::string key = setting.substr(0, setting.find(' '));
     const std::string value = setting.substr(setting.rfind(' ') + 1);
     EXPECT_THAT([&] { check_resumable(changed(fmt::format("{}={}", key, value)), unchanged()); },
