@@ -12,7 +12,6 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/log_softmax.h>
 #include <ATen/ops/zeros.h>
-#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -20,6 +19,7 @@
 #include "armillary/core/error.h"
 #include "armillary/model/global_range.h"
 #include "armillary/model/linear.h"
+#include "armillary/model/narrow_parameters.h"
 
 namespace armillary::model {
 namespace {
@@ -41,7 +41,7 @@ class ChunkedLoss {
       mine_ = even_part(x_NE.size(0), options.ranks->index(), options.ranks->ranks());
     if (!with_gradients) return;
     dx_NE = at::empty_like(x_NE);
-    dweight_VE = at::zeros_like(weight_VE);
+    dweight_VE = at::zeros(weight_VE.sizes(), gradient_dtype(weight_VE));
   }
 
   /// Adds the chunk whose first token is token `begin` of all.

@@ -22,7 +22,8 @@ struct CrossEntropyOptions {
 };
 
 /// Sum over tokens of -log softmax(x weight^T)[label], an fp64 scalar, differentiable in x and
-/// weight. x_NE fp64, fp32 or bf16; weight_VE fp32 (or as x); labels_N int64.
+/// weight. x_NE fp64, fp32 or bf16; weight_VE fp32 (or as x), with a gradient of fp32 for bf16;
+/// labels_N int64.
 ///
 /// Equal to fused_linear and at::cross_entropy_loss up to the order of sums: logits in the dtype of
 /// x, softmax in fp32 (fp64 for fp64), the gradient of logits rounded to the dtype of x. Forward

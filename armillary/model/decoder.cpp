@@ -6,7 +6,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/outer.h>
 #include <ATen/ops/pow.h>
 
@@ -18,18 +17,20 @@
 #include "armillary/model/decoder_cost.h"
 #include "armillary/model/decoder_layer.h"
 #include "armillary/model/decoder_parameters.h"
+#include "armillary/model/narrow_parameters.h"
 #include "armillary/model/tensor_parallel_ops.h"
 
 namespace armillary::model {
 namespace {
 
 /// Angles position * theta^(-2 i / head_dim) for pair i (RoFormer, arXiv:2104.09864).
-RotaryAngles rotary_angles_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta) {
+RotaryAngles rotary_angles_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta,
+                              at::ScalarType dtype) {
   const auto exponents = at::arange(0, head_dim, 2, at::kDouble) / static_cast<double>(head_dim);
   const auto frequencies = at::pow(theta, -exponents);
   // fp64 until here: at position 10^6 an fp32 angle would be wrong by a sixteenth of a radian.
   const auto angles = at::outer(positions_L.to(at::kDouble), frequencies);
-  return {angles.cos().to(at::kFloat), angles.sin().to(at::kFloat)};
+  return {angles.cos().to(dtype), angles.sin().to(dtype)};
 }
 
 /// Rows of the table of learned positions.
@@ -41,7 +42,7 @@ at::Tensor learned_positions(const at::Tensor& table_SE, const at::Tensor& posit
         "required; nearest: model.max_seq_len {}",
         last, table_SE.size(0), last + 1);
   }
-  return at::embedding(table_SE, positions_L);
+  return rows_of_table(table_SE, positions_L);
 }
 
 /// The positions of this rank's tokens.
@@ -116,7 +117,7 @@ at::Tensor Decoder::run_embedding(const Weights& weights, const ModelInputs& inp
   const TokenShards shards = inputs.token_shards();
   at::Tensor x_BLE = shards
                          ? embedding_of_words(table_VE, words_of(shards, table_VE).begin, tokens_BL)
-                         : at::embedding(table_VE, tokens_BL);
+                         : rows_of_table(table_VE, tokens_BL);
   // Learned positions are added before the sum is rounded.
   const bool learns_positions = options_.max_seq_len() > 0;
   if (shards) {
@@ -185,7 +186,8 @@ EvenPart Decoder::words_of(const TokenShards& shards, const at::Tensor& table_VE
 const RotaryAngles& Decoder::angles_at(const at::Tensor& positions_L) {
   if (!angles_positions_L_.is_same(positions_L)) {
     angles_ =
-        rotary_angles_at(positions_L, options_.dim() / options_.n_heads(), options_.rope_theta());
+        rotary_angles_at(positions_L, options_.dim() / options_.n_heads(), options_.rope_theta(),
+                         options_.dtype() == at::kDouble ? at::kDouble : at::kFloat);
     angles_positions_L_ = positions_L;
   }
   return angles_;

@@ -8,9 +8,10 @@
 // SwiGLU, biases in the layers or none.
 // decoder_parameters.h has the names, shapes and initial values of the parameters.
 //
-// Dtypes. Parameters are fp32. With dtype bf16 the matrices are rounded to bf16 when they are used,
-// and activations are bf16; norms and rotary positions compute in fp32 and round their result. With
-// fp64 parameters and dtype fp64 all is fp64, but for the rotary angles: for tests.
+// Dtypes. Parameters are fp32. With dtype bf16 they may be bf16 as well, else the matrices are
+// rounded to it when they are used; activations are bf16; norms and rotary positions compute in
+// fp32 and round their result, and gradients of parameters are fp32. With fp64 parameters and dtype
+// fp64 all is fp64.
 //
 // Ranks along tp (tensor_parallel.h), if the inputs have them: weights are this rank's ranges
 // (range_of of parameter.h), x is [B, K, E] of its tokens, and its heads attend to all L tokens:
@@ -39,8 +40,8 @@
 
 namespace armillary::model {
 
-/// cos and sin of the rotary angle of each pair of dims at each position, fp32, [L, D/2]; undefined
-/// with learned positions.
+/// cos and sin of the rotary angle of each pair of dims at each position, fp32 (fp64 in fp64), [L,
+/// D/2]; undefined with learned positions.
 struct RotaryAngles {
   at::Tensor cos_LC;
   at::Tensor sin_LC;

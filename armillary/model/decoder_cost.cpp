@@ -123,9 +123,10 @@ cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim)
   const std::int64_t lse = n.softmax * options.n_heads();
   const std::int64_t table = n.weight * n.words * n.dim;
   // Numbers of a norm for each token: 1 / rms, or mean and 1 / deviation.
-  const std::int64_t norm = options.norm() == NormKind::Layer ? 8 : 4;
-  // cos and sin of half of the dims of a head, fp32.
-  const std::int64_t angles = options.max_seq_len() > 0 ? 0 : 4 * options.dim() / options.n_heads();
+  const std::int64_t norm = (options.norm() == NormKind::Layer ? 2 : 1) * n.softmax;
+  // cos and sin of half of the dims of a head.
+  const std::int64_t angles =
+      options.max_seq_len() > 0 ? 0 : n.softmax * options.dim() / options.n_heads();
   // Kept of a layer: x, q, out, h; k, v; the MLP; log-sum-exp; numbers of two norms.
   return {.layer = n.value * (4 * n.dim + 2 * kv_dim + n.inner()) + lse + 2 * norm,
           .input = input,

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <numeric>
 
+#include "armillary/model/narrow_parameters.h"
 #include "armillary/model/row_ops.h"
 
 namespace armillary::model {
@@ -33,7 +34,8 @@ class SeparateOps : public LayerOps {
 
   at::Tensor norm(const at::Tensor& x_BLE, const Norm& norm) const override {
     if (!norm.bias_E.defined()) return rms_norm(x_BLE, norm.weight_E, norm.eps);
-    return at::layer_norm(x_BLE, {x_BLE.size(-1)}, norm.weight_E, norm.bias_E, norm.eps);
+    return at::layer_norm(x_BLE, {x_BLE.size(-1)}, widened(norm.weight_E), widened(norm.bias_E),
+                          norm.eps);
   }
 
   std::vector<at::Tensor> linear(const at::Tensor& x_BLE, const std::vector<at::Tensor>& weights,

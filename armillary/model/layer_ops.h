@@ -19,7 +19,7 @@
 
 namespace armillary::model {
 
-/// Parameters of an RMSNorm, or with a bias of a LayerNorm; fp32.
+/// Parameters of an RMSNorm, or with a bias of a LayerNorm; of the dtypes of linear.h.
 struct Norm {
   at::Tensor weight_E;
   double eps = 0;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/model/narrow_parameters.h"
 #include "armillary/model/row_ops.h"
 
 namespace armillary::model {
@@ -37,6 +38,7 @@ at::ScalarType product_dtype(at::ScalarType dtype, bool native_bf16) {
 /// The weight with values of `dtype`, in the dtype that is multiplied.
 at::Tensor weight_factor(const at::Tensor& weight, at::ScalarType dtype, bool native_bf16) {
   if (dtype != at::kBFloat16 || native_bf16) return weight.to(dtype);
+  if (weight.scalar_type() == at::kBFloat16) return weight.to(at::kFloat);
   at::Tensor rounded = weight.clone();
   round_to_bf16(rounded);
   return rounded;
@@ -81,8 +83,8 @@ struct SavedLinear : torch::CustomClassHolder {
       return normed(x, tensors.norm[0], inverse_N);
     }
     at::Tensor y;
-    std::tie(y, mean_N, inverse_N) =
-        at::native_layer_norm(x, {x.size(-1)}, tensors.norm[0], tensors.norm[1], options.norm_eps);
+    std::tie(y, mean_N, inverse_N) = at::native_layer_norm(
+        x, {x.size(-1)}, widened(tensors.norm[0]), widened(tensors.norm[1]), options.norm_eps);
     return y;
   }
 
@@ -117,9 +119,9 @@ struct SavedLinear : torch::CustomClassHolder {
       const NormGrads grads = norm_grads(dy, x, tensors.norm[0], inverse_N);
       return {grads.dx_BLE, grads.dweight_E};
     }
-    const auto [dx, dweight, dbias] =
-        at::native_layer_norm_backward(dy, x, {x.size(-1)}, mean_N, inverse_N, tensors.norm[0],
-                                       tensors.norm[1], {true, true, true});
+    const auto [dx, dweight, dbias] = at::native_layer_norm_backward(
+        dy, x, {x.size(-1)}, mean_N, inverse_N, widened(tensors.norm[0]), widened(tensors.norm[1]),
+        {true, true, true});
     return {dx, dweight, dbias};
   }
 
@@ -184,9 +186,9 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
             linear->transform_grad ? linear->transform_grad(i, grads[i]) : grads[i];
         const at::Tensor& weight = tensors.weights[i];
         dys.push_back(dy.reshape({-1, weight.size(0)}).to(a.scalar_type()));
-        dweights.push_back(at::mm(dys[i].t(), a).to(weight.scalar_type()));
+        dweights.push_back(at::mm(dys[i].t(), a).to(gradient_dtype(weight)));
         if (tensors.biases.empty()) continue;
-        dbiases.push_back(dys[i].sum(0, /*keepdim=*/false, weight.scalar_type()));
+        dbiases.push_back(dys[i].sum(0, /*keepdim=*/false, gradient_dtype(weight)));
       }
     }
 

@@ -1,13 +1,13 @@
 // linear.h: tokens times matrices, fused with the norm or the GELU in front of them. The one place
 // that knows how a CPU multiplies fast.
 //
-//   x [.., in], weight [out, in] (fp32 parameter) --> x weight^T [.., out], in the dtype of x
+//   x [.., in], weight [out, in] (a parameter) --> x weight^T [.., out], in the dtype of x
 //
-// x is fp32, fp64 or bf16. With bf16 weight and bias are rounded to bf16, and so is the result;
-// sums are fp32. A CPU without bf16 instructions multiplies bf16 a hundred times slower than fp32
-// (docs/performance.md). On such a CPU the bf16 values are multiplied as fp32: products are the
-// same, for they are exact in fp32, and only the order of the sums differs. Gradients of weights
-// are fp32 in either case.
+// Parameters are fp32; fp64 if x is; or bf16 if x is. With bf16 weight and bias are rounded to
+// bf16, unless they are that, and so is the result; sums are fp32. A CPU without bf16 instructions
+// multiplies bf16 a hundred times slower than fp32 (docs/performance.md). On such a CPU the bf16
+// values are multiplied as fp32: products are the same, for they are exact in fp32, and only the
+// order of the sums differs. Gradients of weights are fp32 in either case.
 //
 // Backward keeps x and the parameters and nothing in between: x of bf16 stays bf16, and norm or
 // GELU is computed again.
@@ -55,7 +55,7 @@ std::vector<at::Tensor> fused_linear(const at::Tensor& x, const std::vector<at::
 /// hands it to attention while V is still to be computed.
 struct EachProduct {
   std::vector<std::size_t> order;  ///< Indices of all matrices, in the order of the products.
-  /// [out] of each matrix, fp32 parameters that are added to the products; none: no biases.
+  /// [out] of each matrix, parameters that are added to the products; none: no biases.
   std::vector<at::Tensor> biases = {};
   /// Gives the result that takes the place of product i. Called with values that have no graph.
   /// Null: the product itself.

@@ -123,10 +123,11 @@ at::Tensor normed(const at::Tensor& x_BLE, const at::Tensor& weight_E,
                   const at::Tensor& inverse_N) {
   if (x_BLE.scalar_type() == at::kDouble) return fp64::normed(x_BLE, weight_E, inverse_N);
   at::Tensor y_BLE = at::empty_like(x_BLE);
+  const at::Tensor wide_E = weight_E.to(at::kFloat);
   for_element_type(x_BLE, [&](auto type) {
     using T = decltype(type);
     row_loops<T>().norm(rows_of(x_BLE), x_BLE.const_data_ptr<T>(),
-                        inverse_N.const_data_ptr<float>(), weight_E.const_data_ptr<float>(),
+                        inverse_N.const_data_ptr<float>(), wide_E.const_data_ptr<float>(),
                         y_BLE.mutable_data_ptr<T>());
   });
   return y_BLE;
@@ -140,13 +141,14 @@ NormGrads norm_grads(const at::Tensor& dy_BLE, const at::Tensor& x_BLE, const at
   at::Tensor dx_BLE = at::empty_like(x_BLE);
   // The gradient of a weight is a sum over all tokens, so it is kept in fp64.
   std::vector<double> dweight(static_cast<std::size_t>(x_BLE.size(-1)));
+  const at::Tensor wide_E = weight_E.to(at::kFloat);
   for_element_type(x_BLE, [&](auto type) {
     using T = decltype(type);
     row_loops<T>().norm_grad({.shape = rows_of(x_BLE),
                               .dy = dy_BLE.const_data_ptr<T>(),
                               .x = x_BLE.const_data_ptr<T>(),
                               .inverse = inverse_N.const_data_ptr<float>(),
-                              .weight = weight_E.const_data_ptr<float>(),
+                              .weight = wide_E.const_data_ptr<float>(),
                               .dx = dx_BLE.mutable_data_ptr<T>(),
                               .dweight = dweight.data()});
   });

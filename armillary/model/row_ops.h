@@ -11,7 +11,7 @@
 namespace armillary::model {
 
 /// x / sqrt(mean(x^2) + eps) * weight over the last dim (Zhang & Sennrich 2019, arXiv:1910.07467).
-/// weight_E fp32.
+/// weight_E fp32, or bf16; its gradient is fp32 in either case.
 at::Tensor rms_norm(const at::Tensor& x_BLE, const at::Tensor& weight_E, double eps);
 
 /// The parts of rms_norm, without a graph, for autograd functions that keep x alone and compute

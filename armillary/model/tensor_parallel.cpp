@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -13,6 +12,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/model/global_range.h"
+#include "armillary/model/narrow_parameters.h"
 
 namespace armillary::model {
 namespace {
@@ -125,7 +125,7 @@ at::Tensor embedding_of_words(const at::Tensor& weight_VE, std::int64_t first_wo
                               const at::Tensor& tokens_BL) {
   const at::Tensor row_BL = tokens_BL - first_word;
   const at::Tensor elsewhere_BL = row_BL.lt(0).logical_or(row_BL.ge(weight_VE.size(0)));
-  return at::embedding(weight_VE, row_BL.masked_fill(elsewhere_BL, 0))
+  return rows_of_table(weight_VE, row_BL.masked_fill(elsewhere_BL, 0))
       .masked_fill(elsewhere_BL.unsqueeze(2), 0);
 }
 

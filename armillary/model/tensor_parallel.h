@@ -71,7 +71,8 @@ at::Tensor gather_tokens(const at::Tensor& x_BKE, const TokenShards& shards);
 at::Tensor reduce_scatter_tokens(const at::Tensor& partial_BLE, const TokenShards& shards);
 
 /// The embedding of tokens whose words are rows of this rank, and 0 for other words, so that the
-/// sum over the ranks is the embedding. The weight has the rows from that of `first_word` on.
+/// sum over the ranks is the embedding. The weight has the rows from that of `first_word` on. Its
+/// dtype is that of the weight's gradients (narrow_parameters.h).
 at::Tensor embedding_of_words(const at::Tensor& weight_VE, std::int64_t first_word,
                               const at::Tensor& tokens_BL);
 

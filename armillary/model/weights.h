@@ -9,7 +9,8 @@
 
 namespace armillary::model {
 
-/// A value: copies share the tensors, fp32 leaves whose gradients are added to by backward.
+/// A value: copies share the tensors, leaves to whose gradients backward adds. They are fp32, fp64,
+/// or bf16 with gradients of fp32.
 class Weights {
  public:
   /// As many names as values.

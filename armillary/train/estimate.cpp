@@ -15,13 +15,11 @@
 #include "armillary/core/count_text.h"
 #include "armillary/plan/strategies/strategy.h"
 #include "armillary/proof/prove.h"
+#include "armillary/train/dtypes.h"
 #include "armillary/train/mesh.h"
 
 namespace armillary::train {
 namespace {
-
-/// Parameters, gradients and AdamW's two moments, all fp32 (store.h).
-constexpr cost::ParameterBytes kBytes{.parameter = 4, .gradient = 4, .optimizer = 8};
 
 /// Tokens of the largest shard.
 std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
@@ -94,16 +92,48 @@ struct Division {
   std::int64_t shares() const { return mesh.dp / copies * mesh.cp; }
 };
 
+std::int64_t size_in_bytes(at::ScalarType dtype) {
+  return static_cast<std::int64_t>(c10::elementSize(dtype));
+}
+
+/// Values that models are given, gradients, and AdamW's two moments; masters, if they have memory
+/// of their own, are with the moments (store.h).
+cost::ParameterBytes bytes_at_rest(const Division& division, const Dtypes& dtypes) {
+  const auto master = static_cast<double>(size_in_bytes(dtypes.master));
+  if (dtypes.param == dtypes.master) {
+    return {.parameter = master, .gradient = master, .optimizer = 2 * master};
+  }
+  const bool is_gathered = division.zero == 3 && division.shares() > 1;
+  const auto param = static_cast<double>(size_in_bytes(dtypes.param));
+  return {.parameter = is_gathered ? 0 : param,
+          .gradient = master,
+          .optimizer = 3 * master,
+          .gathered = param};
+}
+
 /// Bytes that each rank sends for values and gradients of the parameters, in so many passes: n (P -
 /// 1) / P in a gather and in a sum of P ranks.
-std::int64_t parameter_sent_bytes(const Division& division, std::int64_t parameters,
-                                  std::int64_t passes) {
-  const std::int64_t bytes = 4 * parameters;
+std::int64_t parameter_sent_bytes(const Division& division, const Dtypes& dtypes,
+                                  std::int64_t parameters, std::int64_t passes) {
+  const std::int64_t values = size_in_bytes(dtypes.param) * parameters;
+  const std::int64_t gradients = size_in_bytes(dtypes.reduce) * parameters;
   const auto moved = [](std::int64_t n, std::int64_t ranks) { return n * (ranks - 1) / ranks; };
   const std::int64_t shares = division.shares();
-  if (division.zero == 0) return moved(2 * bytes, shares * division.copies);
-  const std::int64_t times = division.zero == 1 ? 2 : division.zero == 2 ? passes + 1 : 3 * passes;
-  return moved(times * bytes, shares) + moved(2 * (bytes / shares), division.copies);
+  if (division.zero == 0) return moved(2 * gradients, shares * division.copies);
+  const std::int64_t sums = division.zero == 1 ? 1 : passes;
+  const std::int64_t gathers = division.zero == 3 ? 2 * passes : 1;
+  return moved(sums * gradients + gathers * values, shares) +
+         moved(2 * (gradients / shares), division.copies);
+}
+
+/// Bytes of gradients that are rounded to travel, of one unit.
+double rounded_bytes(const Division& division, const Dtypes& dtypes, const cost::ModelCost& cost) {
+  if (dtypes.reduce == dtypes.master || division.shares() * division.copies == 1) return 0;
+  const std::int64_t layers = std::max<std::int64_t>(cost.attention.layers, 1);
+  const std::int64_t unit =
+      std::max(cost.layer_parameters / layers, cost.parameters - cost.layer_parameters) /
+      division.mesh.tp;
+  return static_cast<double>(size_in_bytes(dtypes.reduce) * unit);
 }
 
 /// Bytes that each rank sends along tp in so many passes of its tokens: gathers and scatters of
@@ -161,6 +191,11 @@ nlohmann::json to_json(const PassTraffic& pass) {
   return {{"sent_bytes_per_rank", pass.sent_bytes_per_rank}, {"steps", pass.steps}};
 }
 
+/// The dtype in which gradients travel.
+const std::string& reduce_name(const TrainingOptions& training) {
+  return training.dtype == "float64" ? training.dtype : training.mixed_precision_reduce;
+}
+
 /// The strategy of each rank along tp, whose heads may differ.
 std::vector<ChosenStrategy> strategies_along_tp(const Recipe& recipe,
                                                 const cost::ModelAttention& shape,
@@ -183,10 +218,12 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   result.cost = cost;
   const Division division(recipe.parallelism);
   check_batch(division.mesh, recipe.training);
+  check_dtypes(recipe.training, division.shares() * division.copies);
+  const Dtypes dtypes = dtypes_of(recipe.training);
   const std::int64_t world = division.mesh.ranks();
   const std::int64_t local_batch = recipe.training.global_batch_size / division.mesh.dp;
   result.gradient_sent_bytes =
-      parameter_sent_bytes(division, cost.parameters / division.mesh.tp, local_batch);
+      parameter_sent_bytes(division, dtypes, cost.parameters / division.mesh.tp, local_batch);
   result.forward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   result.backward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   for (const std::string& name : cost::recompute_names()) {
@@ -225,15 +262,17 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
         {.mesh = {.cp = static_cast<int>(division.shares()), .tp = division.mesh.tp},
          .zero = division.zero,
          .recompute = policy.policy},
-        result.memory.attention, kBytes, static_cast<double>(most_tokens));
+        result.memory.attention, bytes_at_rest(division, dtypes), static_cast<double>(most_tokens));
     policy.activation_bytes = static_cast<std::int64_t>(memory.activations + memory.transient);
     policy.kept_inputs = cost::kept_bytes(cost, policy.policy, 1) /
                          static_cast<double>(std::max<std::int64_t>(cost.bytes.input, 1));
     if (policy.policy != model::parse_recompute(mode)) continue;
     if (recipe.checkpoint.enable) {
-      const std::int64_t saved = 12 * cost.parameters;  // values and AdamW's moments, fp32
+      // Masters and AdamW's moments.
+      const std::int64_t saved = 3 * size_in_bytes(dtypes.master) * cost.parameters;
       memory.checkpoint = static_cast<double>(ceil_div(saved, world));
     }
+    memory.gathered += rounded_bytes(division, dtypes, cost);
     result.memory = memory;
   }
   result.tensor_sent_bytes = tensor_sent_bytes(division, recipe, cost, local_batch * most_tokens);
@@ -262,7 +301,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "sent a step by the busiest rank\n"
       "  forward   {}\n"
       "  backward  {}\n"
-      "{}  {} {:.2f} MiB\n"
+      "{}  gradients in {}{} {:.2f} MiB\n"
       "memory of the largest rank: {:.2f} MiB\n"
       "  parameters {:.2f}, gradients {:.2f}, {} {:.2f}{}, attention slots {:.2f}, activations "
       "{:.2f}{} MiB\n{}",
@@ -272,12 +311,11 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       to_string(estimate.attention.strategy), recipe.parallelism.layout, recipe.parallelism.mask,
       recipe.parallelism.transfer_dtype, count_of(mesh_of(recipe.parallelism).ranks(), "rank"),
       reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
-      largest(estimate.backward), tensor,
-      recipe.parallelism.zero == 0 ? "gradients" : "gradients, parameters",
-      mib(estimate.gradient_sent_bytes), mib(memory.total()), mib(memory.parameters),
-      mib(memory.gradients), recipe.optimizer.name, mib(memory.optimizer), gathered,
-      mib(memory.attention), mib(memory.activations + memory.transient), copy,
-      describe_policies(recipe, estimate));
+      largest(estimate.backward), tensor, reduce_name(recipe.training),
+      recipe.parallelism.zero == 0 ? "" : ", parameters", mib(estimate.gradient_sent_bytes),
+      mib(memory.total()), mib(memory.parameters), mib(memory.gradients), recipe.optimizer.name,
+      mib(memory.optimizer), gathered, mib(memory.attention),
+      mib(memory.activations + memory.transient), copy, describe_policies(recipe, estimate));
 }
 
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
@@ -304,6 +342,7 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
           {"flops_per_step", estimate.cost.flops(tokens, estimate.visible_pairs)},
           {"forward", to_json(estimate.forward)},
           {"backward", to_json(estimate.backward)},
+          {"gradient_dtype", reduce_name(recipe.training)},
           {"gradient_sent_bytes", estimate.gradient_sent_bytes},
           {"tensor_sent_bytes", estimate.tensor_sent_bytes},
           {"activation_checkpoint",

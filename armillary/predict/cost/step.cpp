@@ -175,12 +175,13 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism, double 
   // Units are whole for a while where replicas divide them.
   const int replicas = mesh.dp * mesh.cp;
   const bool divides_gradients = replicas > 1 && parallelism.zero >= 2;
+  const double gathered = bytes.gathered > 0 ? bytes.gathered : bytes.parameter;
   const StepPeak peak =
       step_peak(model, {.policy = parallelism.recompute,
                         .tokens = tokens * share.in_pass,
                         .waiting_tokens = tokens * (share.under_way - share.in_pass),
                         .tp = mesh.tp,
-                        .value = replicas > 1 && parallelism.zero == 3 ? bytes.parameter : 0,
+                        .value = replicas > 1 && parallelism.zero == 3 ? gathered : 0,
                         .gradient = divides_gradients ? bytes.gradient : 0,
                         .share = share.microbatches > 1 ? 1.0 / replicas : 0});
   memory.activations = peak.kept;

@@ -53,6 +53,7 @@ struct ParameterBytes {
   double parameter = 2;
   double gradient = 4;
   double optimizer = 12;
+  double gathered = 0;  ///< Of a parameter that is whole for a while; 0: as `parameter`.
 };
 
 /// How well programs use a machine; see the uses for sources.
