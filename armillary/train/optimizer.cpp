@@ -10,6 +10,7 @@
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -21,17 +22,20 @@
 
 #include "armillary/comm/collectives.h"
 #include "armillary/train/square_sum.h"
+#include "armillary/train/square_sum_fp64.h"
 
 namespace armillary::train {
 namespace {
 
 /// Adds the squares of a gradient. The sum is exact, so threads may add their parts in any order.
-void add_squares(SquareSum& squares, const at::Tensor& gradient) {
+template <class Number, class Sum>
+void add_squares(Sum& squares, const at::Tensor& gradient) {
   constexpr std::int64_t kGrain = 1 << 16;  // numbers that are worth a thread
-  const std::span all(gradient.const_data_ptr<float>(), static_cast<std::size_t>(gradient.numel()));
+  const std::span all(gradient.const_data_ptr<Number>(),
+                      static_cast<std::size_t>(gradient.numel()));
   std::mutex mutex;
   at::parallel_for(0, gradient.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
-    SquareSum part;
+    Sum part;
     part.add(all.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin)));
     const std::lock_guard lock(mutex);
     squares.add(part);
@@ -39,12 +43,29 @@ void add_squares(SquareSum& squares, const at::Tensor& gradient) {
 }
 
 /// The sum of those of all ranks, the same bits on each.
-SquareSum sum_over(comm::Communicator& owners, const SquareSum& mine) {
-  std::vector<SquareSum> all(static_cast<std::size_t>(owners.world()));
-  comm::all_gather(owners, mine.bytes(), std::as_writable_bytes(std::span(all)));
-  SquareSum sum;
-  for (const SquareSum& one : all) sum.add(one);
+template <class Sum>
+Sum sum_over(comm::Communicator& owners, const Sum& mine) {
+  const std::size_t size = mine.bytes().size();
+  std::vector<std::byte> all(size * static_cast<std::size_t>(owners.world()));
+  comm::all_gather(owners, mine.bytes(), std::span(all));
+  Sum sum;
+  for (std::size_t begin = 0; begin < all.size(); begin += size) {
+    Sum one;
+    std::ranges::copy(std::span(all).subspan(begin, size), one.bytes().begin());
+    sum.add(one);
+  }
   return sum;
+}
+
+/// The sum of the squares of all gradients of all owners; `Number` is their dtype.
+template <class Number, class Sum>
+double squares_of(const std::vector<Piece>& pieces, std::span<comm::Communicator* const> owners) {
+  Sum squares;
+  for (const Piece& piece : pieces) {
+    if (!piece.is_copy) add_squares<Number>(squares, piece.gradient);
+  }
+  for (comm::Communicator* const group : owners) squares = sum_over(*group, squares);
+  return squares.total();
 }
 
 std::vector<at::Tensor> each(const std::vector<Piece>& pieces, at::Tensor Piece::*member) {
@@ -67,18 +88,15 @@ Section section_of(OptimizerOptions& o) {
           }};
 }
 
-Optimizer::Optimizer(std::vector<Piece> pieces, const OptimizerOptions& options)
-    : pieces_(std::move(pieces)), options_(options) {}
+Optimizer::Optimizer(std::vector<Piece> pieces, const OptimizerOptions& options,
+                     at::ScalarType dtype)
+    : pieces_(std::move(pieces)), options_(options), dtype_(dtype) {}
 
 // As torch's clip_grad_norm_: gradients that are small enough stay as they are.
 double Optimizer::clip(double max_norm, std::span<comm::Communicator* const> owners) {
-  SquareSum squares;
-  for (const Piece& piece : pieces_) {
-    if (piece.is_copy) continue;
-    add_squares(squares, piece.gradient);
-  }
-  for (comm::Communicator* const group : owners) squares = sum_over(*group, squares);
-  const double norm = std::sqrt(squares.total());
+  const double squares = dtype_ == at::kDouble ? squares_of<double, SquareSumFp64>(pieces_, owners)
+                                               : squares_of<float, SquareSum>(pieces_, owners);
+  const double norm = std::sqrt(squares);
   const double scale = max_norm / (norm + 1e-6);  // torch's epsilon
   if (scale < 1) {
     for (Piece& piece : pieces_) piece.gradient.mul_(scale);

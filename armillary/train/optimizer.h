@@ -19,13 +19,15 @@ namespace armillary::train {
 /// the rank.
 class Optimizer {
  public:
-  Optimizer(std::vector<Piece> pieces, const OptimizerOptions& options);
+  /// `dtype`: that of the pieces, of which a rank may have none.
+  Optimizer(std::vector<Piece> pieces, const OptimizerOptions& options,
+            at::ScalarType dtype = at::kFloat);
 
   /// Scales all gradients so that their 2-norm is at most `max_norm`, as torch's clip_grad_norm_
   /// does. Returns the norm before, NaN if a gradient is not finite: that of the pieces of all
   /// ranks of all `owners`, each element once, with the same bits however they are cut
   /// (square_sum.h). None: this rank has all. Collective over each of the groups: an all_gather of
-  /// 4 KiB a rank.
+  /// 4 KiB a rank, in fp64 of 96 KiB.
   double clip(double max_norm, std::span<comm::Communicator* const> owners = {});
 
   /// One step of AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101, algorithm 2), or of Adam, whose
@@ -38,6 +40,7 @@ class Optimizer {
  private:
   std::vector<Piece> pieces_;
   OptimizerOptions options_;
+  at::ScalarType dtype_;
   std::int64_t steps_ = 0;  ///< Steps taken, for the bias correction.
 };
 

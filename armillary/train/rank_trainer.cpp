@@ -74,7 +74,7 @@ RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data
                            ? nullptr
                            : tensor_parallel_over_ranks(*groups_.replicas().tp)),
       store_(model, recipe.training.seed, groups_.replicas(), dtypes_of(recipe.training)),
-      optimizer_(store_.pieces(), recipe.optimizer),
+      optimizer_(store_.pieces(), recipe.optimizer, store_.dtypes().master),
       rates_(rates_of(recipe).rates),
       peak_flops_(measure_matmul_peak(world_, product_dtype(recipe))) {}
 
