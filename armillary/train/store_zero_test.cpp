@@ -5,8 +5,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/ones_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,63 +19,13 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/train/store.h"
+#include "armillary/train/testing/three_units.h"
 
 namespace armillary::train {
 namespace {
 
 using testing::ElementsAre;
 using testing::ThrowsMessage;
-
-/// Three units; the last uses the table of the first. Shapes that no number of ranks divides.
-class ThreeUnits : public model::Model {
- public:
-  std::vector<std::string> units() const override { return {"first", "middle", "last"}; }
-  std::vector<model::Parameter> parameters() const override {
-    const model::Init init{.deviation = 1};
-    return {{.name = "table", .shape = {5, 3}, .units = {"first", "last"}, .init = init},
-            {.name = "matrix", .shape = {3, 3}, .units = {"middle"}, .init = init},
-            {.name = "bias", .shape = {3}, .units = {"middle"}, .init = init},
-            {.name = "scale", .shape = {}, .units = {"last"}, .init = init}};
-  }
-  at::Tensor run(int unit, const model::Weights& weights, const at::Tensor& x,
-                 const model::ModelInputs&) override {
-    if (unit == 0) return weights.at("table").tanh();
-    if (unit == 1) return (x.matmul(weights.at("matrix")) + weights.at("bias")).tanh();
-    return (x * weights.at("table")).sum() * weights.at("scale");
-  }
-  cost::ModelCost cost() const override { return {}; }
-};
-
-/// Forward and backward, unit by unit, of `passes` passes; the loss of one is `factor` times the
-/// model's.
-void train_on(Store& store, ThreeUnits& model, double factor, int passes) {
-  const model::ModelInputs inputs{
-      {}, {}, [](const at::Tensor& q, const at::Tensor&, const at::Tensor&) { return q; }};
-  store.zero_gradients();
-  for (int pass = 1; pass <= passes; ++pass) {
-    std::vector<at::Tensor> ins(3), outs(3);
-    for (int unit = 0; unit < 3; ++unit) {
-      const auto u = static_cast<std::size_t>(unit);
-      if (unit > 0) ins[u] = outs[u - 1].detach().requires_grad_(true);
-      outs[u] = model.run(unit, store.use(unit), ins[u], inputs);
-      if (unit < 2) store.prefetch(unit + 1);
-      store.release(unit);
-    }
-    at::Tensor grad = at::ones_like(outs[2]) * factor;
-    for (int unit = 2; unit >= 0; --unit) {
-      const auto u = static_cast<std::size_t>(unit);
-      store.begin_backward(unit);
-      store.use(unit);
-      if (unit > 0) store.prefetch(unit - 1);
-      outs[u].backward(grad);
-      if (unit > 0) grad = ins[u].grad();
-      store.release(unit);
-      store.reduce(unit, pass == passes);
-    }
-    store.check_views();
-  }
-  store.finish_gradients();
-}
 
 /// Expects a part of a piece to be what lies at its place in the whole.
 void expect_part_of(const Piece& piece, const at::Tensor& part, const at::Tensor& whole) {

@@ -1,0 +1,152 @@
+// store_dtypes_test.cpp: stores of fp64, and of bf16 values with fp32 masters: memory, values that
+// models see, gradients in the dtype of masters, and sums that travel in bf16.
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/comm/collectives.h"
+#include "armillary/comm/local.h"
+#include "armillary/train/testing/three_units.h"
+
+namespace armillary::train {
+namespace {
+
+constexpr Dtypes kFp64{at::kDouble, at::kDouble, at::kDouble};
+constexpr Dtypes kBf16{at::kFloat, at::kBFloat16, at::kFloat};
+constexpr Dtypes kBf16Sums{at::kFloat, at::kBFloat16, at::kBFloat16};
+
+/// The gradients of all ranks by name and first row, after one pass on each of which rank r has r +
+/// 1 times the loss.
+std::map<std::pair<std::string, std::int64_t>, at::Tensor> rows_of_gradients(int world, int zero,
+                                                                             const Dtypes& dtypes) {
+  std::map<std::pair<std::string, std::int64_t>, at::Tensor> rows;
+  comm::run_ranks(world, [&](comm::Communicator& comm) {
+    ThreeUnits model;
+    Store store(model, 7, {.sharded = &comm, .zero = zero}, dtypes);
+    train_on(store, model, comm.rank() + 1, 1);
+    // Ranks write one after the other.
+    for (int rank = 0; rank < world; ++rank) {
+      comm::barrier(comm);
+      if (rank != comm.rank()) continue;
+      for (const Piece& piece : store.pieces()) {
+        const std::int64_t first = piece.range.begin.empty() ? 0 : piece.range.begin[0];
+        const std::int64_t count = piece.range.size.empty() ? 1 : piece.range.size[0];
+        const at::Tensor matrix = piece.gradient.reshape({count, -1});
+        for (std::int64_t row = 0; row < count; ++row) {
+          rows[{piece.name, first + row}] = matrix[row].clone();
+        }
+      }
+    }
+    comm::barrier(comm);
+  });
+  return rows;
+}
+
+TEST(StoreDtypes, BytesAtRestAreTheFormulas) {
+  constexpr std::int64_t kParameters = 15 + 9 + 3 + 1;
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    for (int zero = 0; zero <= 3; ++zero) {
+      const auto bytes = [&](const Dtypes& dtypes) {
+        return Store(ThreeUnits(), 7, {.sharded = &comm, .zero = zero}, dtypes).bytes_at_rest();
+      };
+      const Store fp32(ThreeUnits(), 7, {.sharded = &comm, .zero = zero});
+      std::int64_t own = 0;
+      for (const Piece& piece : fp32.pieces()) own += piece.value.numel();
+      EXPECT_EQ(bytes(kFp64), 2 * fp32.bytes_at_rest()) << zero;
+      const std::int64_t values = zero == 3 ? 0 : 2 * kParameters;
+      const std::int64_t gradients = 4 * (zero < 2 ? kParameters : own);
+      EXPECT_EQ(bytes(kBf16), values + gradients + 12 * own) << zero;
+      EXPECT_EQ(bytes(kBf16Sums), bytes(kBf16)) << zero;
+    }
+  });
+}
+
+TEST(StoreDtypes, StagesHaveTheSameBits) {
+  for (const Dtypes& dtypes : {kFp64, kBf16, kBf16Sums}) {
+    const auto zero0 = rows_of_gradients(3, 0, dtypes);
+    EXPECT_EQ(zero0.size(), 5U + 3 + 3 + 1);
+    for (int zero = 1; zero <= 3; ++zero) {
+      const auto rows = rows_of_gradients(3, zero, dtypes);
+      ASSERT_EQ(rows.size(), zero0.size());
+      for (const auto& [place, row] : zero0) {
+        EXPECT_EQ(row.scalar_type(), dtypes.master);
+        EXPECT_TRUE(at::equal(rows.at(place), row)) << place.first << ' ' << place.second;
+      }
+    }
+  }
+}
+
+TEST(StoreDtypes, SumsThatTravelInBf16AreRounded) {
+  const auto wide = rows_of_gradients(2, 1, kBf16);
+  double difference = 0;
+  for (const auto& [place, row] : rows_of_gradients(2, 1, kBf16Sums)) {
+    EXPECT_TRUE(at::equal(row, row.to(at::kBFloat16).to(at::kFloat))) << place.first;
+    EXPECT_TRUE(row.allclose(wide.at(place), 0.02, 1e-3)) << place.first;
+    difference += (row - wide.at(place)).abs().sum().item<double>();
+  }
+  EXPECT_GT(difference, 0);
+}
+
+TEST(StoreDtypes, ModelsSeeMastersRounded) {
+  for (int zero = 0; zero <= 3; ++zero) {
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      Store store(ThreeUnits(), 7, {.sharded = &comm, .zero = zero}, kBf16);
+      const at::Tensor drawn = store.use(1).at("matrix").detach().clone();
+      store.release(1);
+      EXPECT_EQ(drawn.scalar_type(), at::kBFloat16);
+      {
+        const at::NoGradGuard no_grad;
+        for (const Piece& piece : store.pieces()) piece.value.add_(0x1p-12);
+      }
+      store.gather_values();
+      for (const Piece& piece : store.pieces()) EXPECT_EQ(piece.value.scalar_type(), at::kFloat);
+      EXPECT_TRUE(store.use(1).at("matrix").allclose(drawn, 0.01, 1e-3));
+      store.release(1);
+      // What is too small for bf16 adds up in the masters.
+      {
+        const at::NoGradGuard no_grad;
+        for (const Piece& piece : store.pieces()) piece.value.fill_(1);
+        for (int i = 0; i < 16; ++i) {
+          for (const Piece& piece : store.pieces()) piece.value.add_(0x1p-11);
+        }
+      }
+      store.gather_values();
+      EXPECT_TRUE(at::equal(store.use(1).at("matrix").detach(),
+                            at::full({3, 3}, 1 + 0x1p-7, at::kBFloat16)));
+      store.release(1);
+      comm::barrier(comm);
+    });
+  }
+}
+
+/// Two gradients of bf16 whose sum bf16 cannot hold.
+TEST(StoreDtypes, GradientsOfBf16ValuesAddUpInFp32) {
+  Store store(ThreeUnits(), 7, {}, kBf16);
+  store.zero_gradients();
+  const at::Tensor scale = store.use(2).at("scale");
+  (scale * 1.0).backward();
+  (scale * 0x1p-10).backward();
+  store.check_views();
+  EXPECT_EQ(store.pieces().back().gradient.item<double>(), 1 + 0x1p-10);
+}
+
+TEST(StoreDtypes, Fp64HasTheValuesOfFp32) {
+  const Store wide(ThreeUnits(), 7, {}, kFp64);
+  const Store fp32(ThreeUnits(), 7);
+  for (std::size_t i = 0; i < fp32.pieces().size(); ++i) {
+    EXPECT_EQ(wide.pieces()[i].value.scalar_type(), at::kDouble);
+    EXPECT_TRUE(at::equal(wide.pieces()[i].value, fp32.pieces()[i].value.to(at::kDouble)));
+  }
+}
+
+}  // namespace
+}  // namespace armillary::train
