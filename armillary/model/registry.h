@@ -34,7 +34,7 @@ void check_model(const ModelOptions& options);
 
 /// Choices of a run that are the same for every model.
 struct ModelRun {
-  at::ScalarType dtype = at::kFloat;  ///< Of activations and products: as in DecoderOptions.
+  at::ScalarType dtype = at::kFloat;  ///< As in DecoderOptions.
   cost::Recompute recompute = cost::Recompute::None;
   std::int64_t loss_chunk_tokens = 1024;  ///< Tokens whose logits exist at the same time.
   bool keep_gathered_inputs = false;      ///< As in DecoderOptions.

@@ -9,6 +9,17 @@
 
 namespace armillary::train {
 
+/// An integer of 128 bits.
+struct WideInteger {
+  std::uint64_t low = 0;
+  std::uint64_t high = 0;
+
+  void add(const WideInteger& other) {
+    low += other.low;
+    high += other.high + (low < other.low ? 1 : 0);
+  }
+};
+
 /// A value: integer sums of squared mantissas, one for each exponent of fp32. Exact for up to 2^80
 /// numbers. Sums of several ranks may travel as bytes.
 class SquareSum {
@@ -27,18 +38,7 @@ class SquareSum {
  private:
   static constexpr std::size_t kExponents = 256;
 
-  /// An integer of 128 bits.
-  struct Wide {
-    std::uint64_t low = 0;
-    std::uint64_t high = 0;
-
-    void add(const Wide& other) {
-      low += other.low;
-      high += other.high + (low < other.low ? 1 : 0);
-    }
-  };
-
-  std::array<Wide, kExponents> sums_{};  ///< By biased exponent.
+  std::array<WideInteger, kExponents> sums_{};  ///< By biased exponent.
 };
 
 }  // namespace armillary::train

@@ -24,7 +24,7 @@ void SquareSumFp64::add(std::span<const double> x) {
         fraction | (exponent == 0 ? 0 : std::uint64_t{1} << kMantissaBitsFp64);
     const std::uint64_t low = mantissa & ((std::uint64_t{1} << kHalf) - 1);
     const std::uint64_t high = mantissa >> kHalf;
-    std::array<Wide, kProducts>& sums = sums_[exponent];
+    std::array<WideInteger, kProducts>& sums = sums_[exponent];
     sums[0].add({.low = low * low});
     sums[1].add({.low = 2 * high * low});
     sums[2].add({.low = high * high});
@@ -39,7 +39,7 @@ void SquareSumFp64::add(const SquareSumFp64& other) {
 
 bool SquareSumFp64::is_finite() const {
   return std::ranges::all_of(sums_[kInfiniteFp64],
-                             [](const Wide& sum) { return sum.low == 0 && sum.high == 0; });
+                             [](const WideInteger& sum) { return sum.low == 0 && sum.high == 0; });
 }
 
 double SquareSumFp64::total() const {
@@ -49,7 +49,7 @@ double SquareSumFp64::total() const {
     // A number is mantissa * 2^(exponent - bias - 52), of the least exponent as of the next.
     const int power = 2 * (std::max(static_cast<int>(e), 1) - 1023 - kMantissaBitsFp64);
     for (std::size_t i = 0; i < kProducts; ++i) {
-      const Wide& sum = sums_[e][i];
+      const WideInteger& sum = sums_[e][i];
       const int shift = power + kHalf * static_cast<int>(i);
       total += std::ldexp(static_cast<double>(sum.low), shift) +
                std::ldexp(static_cast<double>(sum.high), shift + 64);

@@ -8,6 +8,8 @@
 #include <span>
 #include <vector>
 
+#include "armillary/train/square_sum.h"
+
 namespace armillary::train {
 
 /// A value of 96 KiB, on the heap: a square of a 53-bit mantissa is three products of its halves,
@@ -34,18 +36,7 @@ class SquareSumFp64 {
   /// The mantissa is high 2^27 + low, and its square high^2 2^54 + 2 high low 2^27 + low^2.
   static constexpr std::size_t kProducts = 3;
 
-  /// An integer of 128 bits.
-  struct Wide {
-    std::uint64_t low = 0;
-    std::uint64_t high = 0;
-
-    void add(const Wide& other) {
-      low += other.low;
-      high += other.high + (low < other.low ? 1 : 0);
-    }
-  };
-
-  std::vector<std::array<Wide, kProducts>> sums_;  ///< By biased exponent; of low^2 first.
+  std::vector<std::array<WideInteger, kProducts>> sums_;  ///< By biased exponent; of low^2 first.
 };
 
 }  // namespace armillary::train

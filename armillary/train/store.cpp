@@ -341,7 +341,7 @@ void Store::reduce(int unit, bool is_last) {
   const bool is_rounded = dtypes_.reduce != dtypes_.master;
   at::Tensor all = of.gradients.all();
   if (is_rounded) {
-    all = reduction.sent = all.to(dtypes_.reduce);
+    all = reduction.message = all.to(dtypes_.reduce);
     if (zero_ >= 2) of.gradients.drop();
   }
   if (is_rounded || of.has_sum) reduction.sum = at::empty({own_count(of)}, dtypes_.reduce);
@@ -402,9 +402,9 @@ void Store::finish_gradients() {
 // In place, in the dtype in which gradients travel.
 void Store::sum_over(comm::Communicator& group, const at::Tensor& gradients) const {
   if (group.world() == 1) return;
-  const at::Tensor sent = gradients.to(dtypes_.reduce);  // themselves if they are of it
-  comm::all_reduce(group, array_of(sent));
-  if (!sent.is_same(gradients)) gradients.copy_(sent);
+  const at::Tensor message = gradients.to(dtypes_.reduce);  // themselves if they are of it
+  comm::all_reduce(group, array_of(message));
+  if (!message.is_same(gradients)) gradients.copy_(message);
 }
 
 std::int64_t Store::gradient_bytes() const {

@@ -176,9 +176,9 @@ class Store {
   /// A sum of gradients under way.
   struct GradientSum {
     std::size_t unit = 0;
-    bool is_added = false;  ///< To own_gradients, which have an earlier sum.
-    at::Tensor sent = {};   ///< Gradients as they travel, if they are rounded for it.
-    at::Tensor sum = {};    ///< Their sum, unless it is written to own_gradients at once.
+    bool is_added = false;    ///< To own_gradients, which have an earlier sum.
+    at::Tensor message = {};  ///< Gradients as they travel, if they are rounded for it.
+    at::Tensor sum = {};      ///< Their sum, unless it is written to own_gradients at once.
     comm::Request request = {};
   };
 

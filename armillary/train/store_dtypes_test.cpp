@@ -111,7 +111,7 @@ TEST(StoreDtypes, ModelsSeeMastersRounded) {
       for (const Piece& piece : store.pieces()) EXPECT_EQ(piece.value.scalar_type(), at::kFloat);
       EXPECT_TRUE(store.use(1).at("matrix").allclose(drawn, 0.01, 1e-3));
       store.release(1);
-      // What is too small for bf16 adds up in the masters.
+      // Steps too small for bf16 add up in the masters.
       {
         const at::NoGradGuard no_grad;
         for (const Piece& piece : store.pieces()) piece.value.fill_(1);

@@ -190,8 +190,8 @@ struct GridError {
 
 /// Differences of a run from the one of one rank. That of a gradient is by the 2-norm, and relative
 /// to that of the gradient, or to `floor` of the largest of the step's if that is more: a gradient
-/// that is 0 but for rounding, as that of a bias of keys, has no relative error. What is not
-/// finite, or missing, is infinitely far.
+/// that is 0 but for rounding, as that of a bias of keys, has no relative error. A gradient
+/// that is not finite, or missing, is infinitely far.
 inline GridError error_of(const std::vector<TracedStep>& run, const std::vector<TracedStep>& one,
                           double floor) {
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
