@@ -292,6 +292,9 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       estimate.tensor_sent_bytes == 0
           ? ""
           : fmt::format("  tensor parallelism {:.2f} MiB\n", mib(estimate.tensor_sent_bytes));
+  const Dtypes dtypes = dtypes_of(recipe.training);
+  const std::string state =
+      recipe.optimizer.name + (dtypes.param == dtypes.master ? "" : " and masters");
   const std::string& reason = estimate.attention.reason;
   // Arguments in the order of the lines.
   return fmt::format(
@@ -313,7 +316,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
       largest(estimate.backward), tensor, reduce_name(recipe.training),
       recipe.parallelism.zero == 0 ? "" : ", parameters", mib(estimate.gradient_sent_bytes),
-      mib(memory.total()), mib(memory.parameters), mib(memory.gradients), recipe.optimizer.name,
+      mib(memory.total()), mib(memory.parameters), mib(memory.gradients), state,
       mib(memory.optimizer), gathered, mib(memory.attention),
       mib(memory.activations + memory.transient), copy, describe_policies(recipe, estimate));
 }

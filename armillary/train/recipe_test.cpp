@@ -299,7 +299,9 @@ global_batch_size = 10
 local_batch_size = 27
 steps = 11
 max_norm = 12
+dtype = "float64"
 mixed_precision_param = "bfloat16"
+mixed_precision_reduce = "bfloat16"
 loss_chunk_tokens = 13
 seed = 14
 check_replicas = 30
@@ -356,7 +358,9 @@ log_freq = 26
   is(r.training.local_batch_size, 27, "local_batch_size");
   is(r.training.steps, 11, "steps");
   is(r.training.max_norm, 12, "max_norm");
+  is(r.training.dtype, "float64", "dtype");
   is(r.training.mixed_precision_param, "bfloat16", "mixed_precision_param");
+  is(r.training.mixed_precision_reduce, "bfloat16", "mixed_precision_reduce");
   is(r.training.loss_chunk_tokens, 13, "loss_chunk_tokens");
   is(r.training.seed, 14, "seed");
   is(r.training.check_replicas, 30, "check_replicas");
