@@ -196,6 +196,7 @@ inline GridError error_of(const std::vector<TracedStep>& run, const std::vector<
                           double floor) {
   constexpr double kInfinite = std::numeric_limits<double>::infinity();
   const auto relative = [](double difference, double size) {
+    if (difference == 0) return 0.0;
     const double error = std::abs(difference) / size;
     return std::isfinite(error) ? error : kInfinite;
   };
