@@ -85,11 +85,13 @@ struct Division {
   MeshShape mesh;
   std::int64_t copies = 1;  ///< Groups along dp that hold the same.
   int zero = 0;
+  bool reshards = true;  ///< Gathered parameters are freed after forward.
 
   explicit Division(const ParallelismOptions& parallelism)
       : mesh(mesh_of(parallelism)),
         copies(parallelism.data_parallel_replicate_degree),
-        zero(static_cast<int>(parallelism.zero)) {}
+        zero(static_cast<int>(parallelism.zero)),
+        reshards(parallelism.reshard_after_forward) {}
   /// Ranks that share the parameters of a copy.
   std::int64_t shares() const { return mesh.dp / copies * mesh.cp; }
 };
@@ -102,19 +104,25 @@ std::int64_t parameter_sent_bytes(const Division& division, std::int64_t paramet
   const auto moved = [](std::int64_t n, std::int64_t ranks) { return n * (ranks - 1) / ranks; };
   const std::int64_t shares = division.shares();
   if (division.zero == 0) return moved(2 * bytes, shares * division.copies);
-  const std::int64_t times = division.zero == 1 ? 2 : division.zero == 2 ? passes + 1 : 3 * passes;
+  const std::int64_t of_a_pass = division.reshards ? 3 : 2;
+  const std::int64_t times = division.zero == 1   ? 2
+                             : division.zero == 2 ? passes + 1
+                                                  : of_a_pass * passes;
   return moved(times * bytes, shares) + moved(2 * (bytes / shares), division.copies);
 }
 
 /// Bytes of whole values and gradients beside a rank's shares: of two units, the largest that there
-/// are.
+/// are; of all values if they stay after forward.
 double gathered_bytes(const Division& division, const cost::ModelCost& cost) {
   if (division.zero < 2 || division.shares() == 1) return 0;
   const std::int64_t layers = std::max<std::int64_t>(cost.attention.layers, 1);
   const std::int64_t unit =
       std::max(cost.layer_parameters / layers, cost.parameters - cost.layer_parameters) /
       division.mesh.tp;
-  return 2.0 * (division.zero == 3 ? 8 : 4) * static_cast<double>(unit);
+  const double two = 2.0 * 4 * static_cast<double>(unit);
+  if (division.zero == 2) return two;
+  return division.reshards ? 2 * two
+                           : two + 4 * static_cast<double>(cost.parameters / division.mesh.tp);
 }
 
 /// Bytes that each rank sends along tp in so many passes of its tokens: gathers and scatters of

@@ -45,7 +45,8 @@ struct Estimate {
   PassTraffic backward;
   std::vector<PolicyCost> policies;  ///< All policies, in the order of recompute_names.
   /// Bytes that each rank sends in a step to sum gradients and to gather parameters: 2 (P - 1) / P
-  /// of their size at ZeRO stages 0 and 1, in m passes (m + 1) of them at stage 2, 3 m at stage 3.
+  /// of their size at ZeRO stages 0 and 1, in m passes (m + 1) of them at stage 2, 3 m at stage 3,
+  /// 2 m if gathered parameters stay after forward.
   std::int64_t gradient_sent_bytes = 0;
   std::int64_t tensor_sent_bytes = 0;  ///< By a rank along tp, for inputs of its matrices.
   std::int64_t visible_pairs = 0;      ///< (query, key) pairs of one head in step 1.

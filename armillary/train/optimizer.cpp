@@ -20,13 +20,12 @@
 #include <vector>
 
 #include "armillary/comm/collectives.h"
-#include "armillary/train/square_sum.h"
 
 namespace armillary::train {
 namespace {
 
 /// Adds the squares of a gradient. The sum is exact, so threads may add their parts in any order.
-void add_squares(SquareSum& squares, const at::Tensor& gradient) {
+void add_gradient_squares(SquareSum& squares, const at::Tensor& gradient) {
   constexpr std::int64_t kGrain = 1 << 16;  // numbers that are worth a thread
   const std::span all(gradient.const_data_ptr<float>(), static_cast<std::size_t>(gradient.numel()));
   std::mutex mutex;
@@ -36,15 +35,6 @@ void add_squares(SquareSum& squares, const at::Tensor& gradient) {
     const std::lock_guard lock(mutex);
     squares.add(part);
   });
-}
-
-/// The sum of those of all ranks, the same bits on each.
-SquareSum sum_over(comm::Communicator& owners, const SquareSum& mine) {
-  std::vector<SquareSum> all(static_cast<std::size_t>(owners.world()));
-  comm::all_gather(owners, mine.bytes(), std::as_writable_bytes(std::span(all)));
-  SquareSum sum;
-  for (const SquareSum& one : all) sum.add(one);
-  return sum;
 }
 
 std::vector<at::Tensor> each(const std::vector<Piece>& pieces, at::Tensor Piece::*member) {
@@ -68,28 +58,44 @@ Section section_of(OptimizerOptions& o) {
 }
 
 Optimizer::Optimizer(std::vector<Piece> pieces, const OptimizerOptions& options)
-    : pieces_(std::move(pieces)), options_(options) {}
+    : options_(options) {
+  for (Piece& piece : pieces) pieces_of(piece.unit).push_back(std::move(piece));
+}
+
+std::vector<Piece>& Optimizer::pieces_of(int unit) {
+  const auto place = static_cast<std::size_t>(unit);
+  if (place >= pieces_.size()) pieces_.resize(place + 1);  // no row of it is this rank's
+  return pieces_[place];
+}
+
+void Optimizer::add_squares(int unit) {
+  for (const Piece& piece : pieces_of(unit)) {
+    if (!piece.is_copy) add_gradient_squares(squares_, piece.gradient);
+  }
+}
+
+void Optimizer::sum_squares(comm::Communicator& owners) {
+  std::vector<SquareSum> all(static_cast<std::size_t>(owners.world()));
+  comm::all_gather(owners, squares_.bytes(), std::as_writable_bytes(std::span(all)));
+  squares_ = {};
+  for (const SquareSum& one : all) squares_.add(one);
+}
 
 // As torch's clip_grad_norm_: gradients that are small enough stay as they are.
-double Optimizer::clip(double max_norm, std::span<comm::Communicator* const> owners) {
-  SquareSum squares;
-  for (const Piece& piece : pieces_) {
-    if (piece.is_copy) continue;
-    add_squares(squares, piece.gradient);
-  }
-  for (comm::Communicator* const group : owners) squares = sum_over(*group, squares);
-  const double norm = std::sqrt(squares.total());
-  const double scale = max_norm / (norm + 1e-6);  // torch's epsilon
-  if (scale < 1) {
-    for (Piece& piece : pieces_) piece.gradient.mul_(scale);
-  }
+double Optimizer::clip(double max_norm) {
+  ++steps_;
+  const double norm = std::sqrt(std::exchange(squares_, {}).total());
+  scale_ = max_norm / (norm + 1e-6);  // torch's epsilon
   return norm;
 }
 
-void Optimizer::step(double lr) {
-  ++steps_;
-  if (pieces_.empty()) return;  // fewer rows than ranks
+void Optimizer::update(int unit, double lr) {
+  const std::vector<Piece>& pieces = pieces_of(unit);
+  if (pieces.empty()) return;  // fewer rows than ranks
   const at::NoGradGuard no_grad;
+  if (scale_ < 1) {
+    for (const Piece& piece : pieces) piece.gradient.mul_(scale_);
+  }
   // ATen takes one step count per parameter; all of them are the same tensor. The fused kernel
   // updates parameters, means and squares in place, in one pass.
   const at::Tensor step = at::full({}, static_cast<double>(steps_), at::kFloat);
@@ -99,9 +105,9 @@ void Optimizer::step(double lr) {
   Fused* const adam = &at::_fused_adam_;
   Fused* const adamw = &at::_fused_adamw_;
   (options_.name == "Adam" ? adam : adamw)(
-      each(pieces_, &Piece::value), each(pieces_, &Piece::gradient), each(pieces_, &Piece::mean),
-      each(pieces_, &Piece::square), /*max_exp_avg_sqs=*/{},
-      std::vector<at::Tensor>(pieces_.size(), step), lr, options_.beta1, options_.beta2,
+      each(pieces, &Piece::value), each(pieces, &Piece::gradient), each(pieces, &Piece::mean),
+      each(pieces, &Piece::square), /*max_exp_avg_sqs=*/{},
+      std::vector<at::Tensor>(pieces.size(), step), lr, options_.beta1, options_.beta2,
       options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
       /*grad_scale=*/{}, /*found_inf=*/{});
 }

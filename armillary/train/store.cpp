@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
@@ -175,7 +176,8 @@ void Store::add_pieces(const Unit& unit, std::size_t first_weight) {
                        .gradient = view(unit.own_gradients),
                        .mean = view(unit.means),
                        .square = view(unit.squares),
-                       .is_copy = tp_index(replicas_) % weight.copies != 0});
+                       .is_copy = tp_index(replicas_) % weight.copies != 0,
+                       .unit = units()});
   }
 }
 
@@ -220,6 +222,17 @@ void Store::start_gather(Unit& unit) {
   unit.values.take();
   unit.gather = comm::start_all_gather(*replicas_.sharded, comm::array(floats_of(unit.own_values)),
                                        comm::array(unit.values.values()), unit.counts);
+  count_bytes();
+}
+
+void Store::gather(int unit) {
+  start_gather(unit_at(unit));
+}
+
+void Store::drop_values(int unit) {
+  Unit& of = unit_at(unit);
+  wait_for_gather(of);
+  of.values.drop();
 }
 
 void Store::wait_for_gather(Unit& unit) {
@@ -275,21 +288,27 @@ void Store::begin_backward(int unit) {
   if (zero_ < 2) return;
   for (const std::size_t owner : unit_at(unit).owners) {
     // The sum of the sequence before may still be under way.
-    if (reduction_ && reduction_->unit == owner) finish_reduction();
+    if (reduction_ && reduction_->unit == owner) finish_sum();
     FlatBuffer& gradients = units_[owner].gradients;
     if (gradients.has_memory()) continue;
     gradients.take();
     std::ranges::fill(gradients.values(), 0.F);
   }
+  count_bytes();
 }
 
 void Store::reduce(int unit, bool is_last) {
   Unit& of = unit_at(unit);
   if (of.gradients.count() == 0 || (zero_ < 2 && !is_last)) return;
   // The memory of two units at most is whole.
-  finish_reduction();
+  finish_sum();
   sum_copies(of);
-  if (zero_ == 0) return;
+  if (zero_ > 0) start_sum(unit);
+}
+
+void Store::start_sum(int unit) {
+  finish_sum();
+  Unit& of = unit_at(unit);
   GradientSum reduction{.unit = static_cast<std::size_t>(unit)};
   if (of.has_sum) reduction.addend = at::empty({own_count(of)}, at::kFloat);
   reduction.request = comm::start_reduce_scatter(
@@ -298,28 +317,41 @@ void Store::reduce(int unit, bool is_last) {
       comm::Reduction::Sum, of.counts);
   of.has_sum = zero_ >= 2;
   reduction_ = std::move(reduction);
+  count_bytes();
+}
+
+void Store::sum_copies(const Unit& unit) {
+  std::set<int> all;
+  for (const Weight& weight : weights_) {
+    if (weight.copies > 1 && weight.parameter.units.front() == unit.name) all.insert(weight.copies);
+  }
+  const auto number = static_cast<int>(&unit - units_.data());
+  for (const int copies : all) sum_along_tp(number, copies);
 }
 
 // One sum for all gradients that as many ranks share.
-void Store::sum_copies(const Unit& unit) {
-  std::map<int, std::vector<at::Tensor>> gradients;
+void Store::sum_along_tp(int unit, int copies) {
+  const std::string& name = unit_at(unit).name;
+  std::vector<at::Tensor> parts;
   for (const Weight& weight : weights_) {
-    if (weight.copies == 1 || weight.parameter.units.front() != unit.name) continue;
-    gradients[weight.copies].push_back(weight.gradient.view({-1}));
+    if (weight.copies != copies || weight.parameter.units.front() != name) continue;
+    parts.push_back(weight.gradient.view({-1}));
   }
-  for (const auto& [copies, parts] : gradients) {
-    const at::Tensor sum = at::cat(parts);
-    comm::Communicator& group = copies == tp_ranks(replicas_) ? *replicas_.tp : *shared_.at(copies);
-    comm::all_reduce_sum(group, floats_of(sum));
-    std::int64_t begin = 0;
-    for (const at::Tensor& part : parts) {
-      part.copy_(sum.narrow(0, begin, part.numel()));
-      begin += part.numel();
-    }
+  const at::Tensor sum = at::cat(parts);
+  comm::Communicator& group = copies == tp_ranks(replicas_) ? *replicas_.tp : *shared_.at(copies);
+  comm::all_reduce_sum(group, floats_of(sum));
+  std::int64_t begin = 0;
+  for (const at::Tensor& part : parts) {
+    part.copy_(sum.narrow(0, begin, part.numel()));
+    begin += part.numel();
   }
 }
 
-void Store::finish_reduction() {
+void Store::sum_share(int unit, comm::Communicator& group) {
+  comm::all_reduce_sum(group, floats_of(unit_at(unit).own_gradients));
+}
+
+void Store::finish_sum() {
   if (!reduction_) return;
   replicas_.sharded->wait(reduction_->request);
   Unit& of = units_[reduction_->unit];
@@ -329,7 +361,7 @@ void Store::finish_reduction() {
 }
 
 void Store::finish_gradients() {
-  finish_reduction();
+  finish_sum();
   for (const Unit& unit : units_) {
     if (unit.gradients.count() == 0) continue;
     const std::span<float> own = floats_of(unit.own_gradients);
@@ -353,11 +385,17 @@ std::string Store::not_finite(int unit) const {
 
 void Store::gather_values() {
   if (zero_ != 1 && zero_ != 2) return;
-  for (Unit& unit : units_) {
-    unit.gather =
-        comm::start_all_gather(*replicas_.sharded, comm::array(floats_of(unit.own_values)),
-                               comm::array(unit.values.values()), unit.counts);
-  }
+  for (int unit = 0; unit < units(); ++unit) start_gather_values(unit);
+  finish_gathers();
+}
+
+void Store::start_gather_values(int unit) {
+  Unit& of = unit_at(unit);
+  of.gather = comm::start_all_gather(*replicas_.sharded, comm::array(floats_of(of.own_values)),
+                                     comm::array(of.values.values()), of.counts);
+}
+
+void Store::finish_gathers() {
   for (Unit& unit : units_) wait_for_gather(unit);
 }
 
@@ -388,6 +426,16 @@ std::int64_t Store::bytes_at_rest() const {
     count += 2 * own;
   }
   return count * 4;
+}
+
+void Store::count_bytes() {
+  std::int64_t count = 0;
+  for (const Unit& unit : units_) {
+    if (zero_ == 3 && unit.values.has_memory()) count += unit.values.count();
+    if (zero_ >= 2 && unit.gradients.has_memory()) count += unit.gradients.count();
+  }
+  if (reduction_ && reduction_->addend.defined()) count += reduction_->addend.numel();
+  peak_bytes_ = std::max(peak_bytes_, bytes_at_rest() + count * 4);
 }
 
 void Store::check_views() const {
