@@ -15,6 +15,7 @@
 #include "armillary/plan/step/check_step.h"
 #include "armillary/plan/step/step_program.h"
 #include "armillary/plan/step/text.h"
+#include "armillary/plan/step/words.h"
 #include "armillary/proof/digest.h"
 
 namespace armillary::train {
@@ -104,7 +105,7 @@ ProvedStep proved_step(comm::Communicator& world, const StepShape& shape, const 
     const StepTables small(smallest_alike(shape));
     const plan::Rank as = rank_alike(own.tables, world.rank(), small);
     const plan::RankProgram model = rank_program(small, step_measures(small), as);
-    const auto difference = first_difference({own.tables, own.program}, {small, model});
+    const auto difference = plan::step::first_difference({own.tables, own.program}, {small, model});
     if (difference) refuse_difference(own, plan::step::build_step(small.shape()), as, *difference);
     if (world.rank() != 0) return;
     const StepProgram step = plan::step::build_step(small.shape());

@@ -104,8 +104,8 @@ int verify_step(const StepFlags& flags) {
   for (plan::Rank rank = 0; rank < shape.mesh.ranks(); ++rank) {
     const plan::RankProgram program = rank_program(tables, measures, rank);
     const plan::Rank as = rank_alike(tables, rank, small.tables);
-    const bool alike = !first_difference({tables, program},
-                                         {small.tables, small.ranks[static_cast<std::size_t>(as)]});
+    const bool alike = !plan::step::first_difference(
+        {tables, program}, {small.tables, small.ranks[static_cast<std::size_t>(as)]});
     ARMILLARY_CHECK(alike);
     const plan::step::StepBytes bytes = bytes_of(tables, program);
     rest = std::max(rest, bytes.rest);

@@ -72,7 +72,7 @@ TEST(StepAlike, ADifferenceIsTold) {
   EXPECT_EQ(difference([](RankProgram& p) { ++p.ops[7].lane; }), 7);
   EXPECT_EQ(difference([](RankProgram& p) { p.groups[0].pop_back(); }), -1);
   EXPECT_EQ(difference([](RankProgram& p) { p.tiles[0].heads = {0, 2}; }), -1);
-  EXPECT_EQ(difference([&](RankProgram& p) { p.ops[3].views.front().heads = {5, 6}; }), 3);
+  EXPECT_EQ(difference([&](RankProgram& p) { p.ops[3].views[0].heads = {5, 6}; }), 3);
 }
 
 /// A model of 30 layers on 8 ranks in 4 microbatches, as a run proves it.
