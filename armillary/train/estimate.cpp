@@ -83,11 +83,13 @@ struct Division {
   MeshShape mesh;
   std::int64_t copies = 1;  ///< Groups along dp that hold the same.
   int zero = 0;
+  bool reshards = true;  ///< Gathered parameters are freed after forward.
 
   explicit Division(const ParallelismOptions& parallelism)
       : mesh(mesh_of(parallelism)),
         copies(parallelism.data_parallel_replicate_degree),
-        zero(static_cast<int>(parallelism.zero)) {}
+        zero(static_cast<int>(parallelism.zero)),
+        reshards(parallelism.reshard_after_forward) {}
   /// Ranks that share the parameters of a copy.
   std::int64_t shares() const { return mesh.dp / copies * mesh.cp; }
 };
@@ -121,7 +123,7 @@ std::int64_t parameter_sent_bytes(const Division& division, const Dtypes& dtypes
   const std::int64_t shares = division.shares();
   if (division.zero == 0) return moved(2 * gradients, shares * division.copies);
   const std::int64_t sums = division.zero == 1 ? 1 : passes;
-  const std::int64_t gathers = division.zero == 3 ? 2 * passes : 1;
+  const std::int64_t gathers = division.zero == 3 ? (division.reshards ? 2 : 1) * passes : 1;
   return moved(sums * gradients + gathers * values, shares) +
          moved(2 * (gradients / shares), division.copies);
 }
@@ -261,7 +263,8 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
         {.model = cost, .seq = recipe.training.seq_len, .batch = local_batch},
         {.mesh = {.cp = static_cast<int>(division.shares()), .tp = division.mesh.tp},
          .zero = division.zero,
-         .recompute = policy.policy},
+         .recompute = policy.policy,
+         .reshard_after_forward = division.reshards},
         result.memory.attention, bytes_at_rest(division, dtypes), static_cast<double>(most_tokens));
     policy.activation_bytes = static_cast<std::int64_t>(memory.activations + memory.transient);
     policy.kept_inputs = cost::kept_bytes(cost, policy.policy, 1) /

@@ -48,7 +48,8 @@ struct Estimate {
   std::vector<PolicyCost> policies;  ///< All policies, in the order of recompute_names.
   /// Bytes that each rank sends in a step to sum gradients and to gather parameters, each of its
   /// dtype: (P - 1) / P of 2 gradients at ZeRO stage 0, of both at 1, in m passes of m gradients
-  /// and a parameter at stage 2, of m gradients and 2 m parameters at stage 3.
+  /// and a parameter at stage 2, of m gradients and 2 m parameters at stage 3, m if gathered
+  /// parameters stay after forward.
   std::int64_t gradient_sent_bytes = 0;
   std::int64_t tensor_sent_bytes = 0;  ///< By a rank along tp, for inputs of its matrices.
   std::int64_t visible_pairs = 0;      ///< (query, key) pairs of one head in step 1.

@@ -413,6 +413,19 @@ TEST(Estimate, SlotsAndStepsAreThoseOfTheSequenceThatNeedsMost) {
   EXPECT_GT(count[1], 0);
 }
 
+TEST(Estimate, ParametersThatStayAfterForwardAreGathered) {
+  Recipe recipe = recipe_of(1, "ring", "full");
+  recipe.training.global_batch_size = 2;
+  recipe.parallelism.data_parallel_shard_degree = 2;
+  recipe.parallelism.zero = 3;
+  const Estimate again = estimate(recipe, text());
+  recipe.parallelism.reshard_after_forward = false;
+  const Estimate kept = estimate(recipe, text());
+  EXPECT_GT(kept.memory.gathered, again.memory.gathered);
+  EXPECT_GT(kept.memory.total(), again.memory.total());
+  EXPECT_EQ(3 * kept.gradient_sent_bytes, 2 * again.gradient_sent_bytes);
+}
+
 TEST(Estimate, DtypesAreTheRecipes) {
   Recipe recipe = recipe_of(4, "attention2d:rows=2", "full");
   const Estimate wide = estimate(recipe, text());

@@ -21,15 +21,13 @@
 #include <vector>
 
 #include "armillary/comm/collectives.h"
-#include "armillary/train/square_sum.h"
-#include "armillary/train/square_sum_fp64.h"
 
 namespace armillary::train {
 namespace {
 
 /// Adds the squares of a gradient. The sum is exact, so threads may add their parts in any order.
 template <class Number, class Sum>
-void add_squares(Sum& squares, const at::Tensor& gradient) {
+void add_gradient_squares(Sum& squares, const at::Tensor& gradient) {
   constexpr std::int64_t kGrain = 1 << 16;  // numbers that are worth a thread
   const std::span all(gradient.const_data_ptr<Number>(),
                       static_cast<std::size_t>(gradient.numel()));
@@ -57,17 +55,6 @@ Sum sum_over(comm::Communicator& owners, const Sum& mine) {
   return sum;
 }
 
-/// The sum of the squares of all gradients of all owners; `Number` is their dtype.
-template <class Number, class Sum>
-double squares_of(const std::vector<Piece>& pieces, std::span<comm::Communicator* const> owners) {
-  Sum squares;
-  for (const Piece& piece : pieces) {
-    if (!piece.is_copy) add_squares<Number>(squares, piece.gradient);
-  }
-  for (comm::Communicator* const group : owners) squares = sum_over(*group, squares);
-  return squares.total();
-}
-
 std::vector<at::Tensor> each(const std::vector<Piece>& pieces, at::Tensor Piece::*member) {
   std::vector<at::Tensor> tensors;
   for (const Piece& piece : pieces) tensors.push_back(piece.*member);
@@ -90,24 +77,48 @@ Section section_of(OptimizerOptions& o) {
 
 Optimizer::Optimizer(std::vector<Piece> pieces, const OptimizerOptions& options,
                      at::ScalarType dtype)
-    : pieces_(std::move(pieces)), options_(options), dtype_(dtype) {}
+    : options_(options) {
+  for (Piece& piece : pieces) pieces_of(piece.unit).push_back(std::move(piece));
+  if (dtype == at::kDouble) squares_ = SquareSumFp64();
+}
+
+std::vector<Piece>& Optimizer::pieces_of(int unit) {
+  const auto place = static_cast<std::size_t>(unit);
+  if (place >= pieces_.size()) pieces_.resize(place + 1);  // no row of it is this rank's
+  return pieces_[place];
+}
+
+void Optimizer::add_squares(int unit) {
+  for (const Piece& piece : pieces_of(unit)) {
+    if (piece.is_copy) continue;
+    if (auto* const squares = std::get_if<SquareSumFp64>(&squares_)) {
+      add_gradient_squares<double>(*squares, piece.gradient);
+    } else {
+      add_gradient_squares<float>(std::get<SquareSum>(squares_), piece.gradient);
+    }
+  }
+}
+
+void Optimizer::sum_squares(comm::Communicator& owners) {
+  std::visit([&](auto& squares) { squares = sum_over(owners, squares); }, squares_);
+}
 
 // As torch's clip_grad_norm_: gradients that are small enough stay as they are.
-double Optimizer::clip(double max_norm, std::span<comm::Communicator* const> owners) {
-  const double squares = dtype_ == at::kDouble ? squares_of<double, SquareSumFp64>(pieces_, owners)
-                                               : squares_of<float, SquareSum>(pieces_, owners);
-  const double norm = std::sqrt(squares);
-  const double scale = max_norm / (norm + 1e-6);  // torch's epsilon
-  if (scale < 1) {
-    for (Piece& piece : pieces_) piece.gradient.mul_(scale);
-  }
+double Optimizer::clip(double max_norm) {
+  ++steps_;
+  const double norm = std::sqrt(
+      std::visit([](auto& squares) { return std::exchange(squares, {}).total(); }, squares_));
+  scale_ = max_norm / (norm + 1e-6);  // torch's epsilon
   return norm;
 }
 
-void Optimizer::step(double lr) {
-  ++steps_;
-  if (pieces_.empty()) return;  // fewer rows than ranks
+void Optimizer::update(int unit, double lr) {
+  const std::vector<Piece>& pieces = pieces_of(unit);
+  if (pieces.empty()) return;  // fewer rows than ranks
   const at::NoGradGuard no_grad;
+  if (scale_ < 1) {
+    for (const Piece& piece : pieces) piece.gradient.mul_(scale_);
+  }
   // ATen takes one step count per parameter; all of them are the same tensor. The fused kernel
   // updates parameters, means and squares in place, in one pass.
   const at::Tensor step = at::full({}, static_cast<double>(steps_), at::kFloat);
@@ -117,9 +128,9 @@ void Optimizer::step(double lr) {
   Fused* const adam = &at::_fused_adam_;
   Fused* const adamw = &at::_fused_adamw_;
   (options_.name == "Adam" ? adam : adamw)(
-      each(pieces_, &Piece::value), each(pieces_, &Piece::gradient), each(pieces_, &Piece::mean),
-      each(pieces_, &Piece::square), /*max_exp_avg_sqs=*/{},
-      std::vector<at::Tensor>(pieces_.size(), step), lr, options_.beta1, options_.beta2,
+      each(pieces, &Piece::value), each(pieces, &Piece::gradient), each(pieces, &Piece::mean),
+      each(pieces, &Piece::square), /*max_exp_avg_sqs=*/{},
+      std::vector<at::Tensor>(pieces.size(), step), lr, options_.beta1, options_.beta2,
       options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
       /*grad_scale=*/{}, /*found_inf=*/{});
 }

@@ -3,6 +3,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
@@ -27,6 +28,17 @@ Piece piece_of(const at::Tensor& value) {
           .square = at::zeros_like(value)};
 }
 
+/// The norm of the gradients of one unit, and the begin of a step.
+double clip(Optimizer& optimizer, double max_norm) {
+  optimizer.add_squares(0);
+  return optimizer.clip(max_norm);
+}
+
+double norm_of(const std::vector<Piece>& pieces) {
+  Optimizer optimizer(pieces, kOptions);
+  return clip(optimizer, INFINITY);
+}
+
 TEST(Optimizer, StepIsAdamW) {
   std::vector<double> x = {1.0, -2.0, 0.5};
   std::vector<double> mean(3), square(3);
@@ -44,7 +56,8 @@ TEST(Optimizer, StepIsAdamW) {
       x[i] -= lr * 0.5 * x[i];
       x[i] -= lr * unbiased_mean / (std::sqrt(unbiased_square) + 1e-6);
     }
-    optimizer.step(lr);
+    clip(optimizer, INFINITY);
+    optimizer.update(0, lr);
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_NEAR(piece.value.data_ptr<float>()[i], x[i], 1e-5)
           << "step " << step << " element " << i;
@@ -58,10 +71,12 @@ TEST(Optimizer, ClipScalesToTheNormAndReturnsTheOneBefore) {
   Optimizer optimizer({a, b}, kOptions);
   a.gradient.fill_(3);
   b.gradient.fill_(-4);
-  EXPECT_DOUBLE_EQ(optimizer.clip(INFINITY), 5);
-  EXPECT_DOUBLE_EQ(optimizer.clip(10), 5);
+  EXPECT_DOUBLE_EQ(clip(optimizer, INFINITY), 5);
+  EXPECT_DOUBLE_EQ(clip(optimizer, 10), 5);
+  optimizer.update(0, 0);
   EXPECT_EQ(b.gradient.item<float>(), -4);
-  EXPECT_DOUBLE_EQ(optimizer.clip(1), 5);
+  EXPECT_DOUBLE_EQ(clip(optimizer, 1), 5);
+  optimizer.update(0, 0);
   EXPECT_NEAR(a.gradient.item<float>(), 0.6, 1e-6);
   EXPECT_NEAR(b.gradient.item<float>(), -0.8, 1e-6);
 }
@@ -72,7 +87,7 @@ TEST(Optimizer, TheNormIsOfEveryGradient) {
     piece.gradient.copy_(at::arange(1, count + 1, at::kFloat));
     double squares = 0;
     for (std::int64_t i = 1; i <= count; ++i) squares += static_cast<double>(i * i);
-    EXPECT_DOUBLE_EQ(Optimizer({piece}, kOptions).clip(INFINITY), std::sqrt(squares)) << count;
+    EXPECT_DOUBLE_EQ(norm_of({piece}), std::sqrt(squares)) << count;
   }
 }
 
@@ -81,7 +96,7 @@ TEST(Optimizer, TheNormHasTheSameBitsHoweverGradientsAreCut) {
   constexpr std::int64_t kCount = 1000;
   const Piece whole = piece_of(at::zeros({kCount}));
   whole.gradient.copy_(at::arange(kCount, at::kFloat).sin());
-  const double norm = Optimizer({whole}, kOptions).clip(INFINITY);
+  const double norm = norm_of({whole});
   for (const std::vector<std::int64_t>& cuts :
        {std::vector<std::int64_t>{1, 999}, {31, 33, 0, 936}, {500, 5, 5, 490}}) {
     std::vector<Piece> pieces;
@@ -92,8 +107,24 @@ TEST(Optimizer, TheNormHasTheSameBitsHoweverGradientsAreCut) {
       begin += count;
     }
     ASSERT_EQ(begin, kCount);
-    EXPECT_EQ(Optimizer(pieces, kOptions).clip(INFINITY), norm);
+    EXPECT_EQ(norm_of(pieces), norm);
   }
+}
+
+TEST(Optimizer, UnitsAreUpdatedOneByOne) {
+  const Piece a = piece_of(at::ones({2}));
+  Piece b = piece_of(at::ones({2}));
+  b.unit = 2;
+  Optimizer optimizer({a, b}, kOptions);
+  a.gradient.fill_(1);
+  b.gradient.fill_(1);
+  for (const int unit : {0, 1, 2}) optimizer.add_squares(unit);
+  EXPECT_DOUBLE_EQ(optimizer.clip(INFINITY), 2);
+  optimizer.update(2, 0.1);
+  EXPECT_EQ(a.value[0].item<float>(), 1);
+  EXPECT_NE(b.value[0].item<float>(), 1);
+  optimizer.update(0, 0.1);
+  EXPECT_TRUE(at::equal(a.value, b.value)) << "steps are counted once";
 }
 
 }  // namespace

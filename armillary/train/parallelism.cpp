@@ -27,6 +27,8 @@ Section section_of(ParallelismOptions& p) {
           {"zero", &p.zero,
            "what is divided: 0 nothing, 1 optimizer state, 2 gradients too, 3 parameters too",
            between(0, 3)},
+          {"reshard_after_forward", &p.reshard_after_forward,
+           "of zero = 3: gather parameters again for backward instead of keeping them"},
           {"threads_per_rank", &p.threads_per_rank, "threads that work for each rank", degree},
           {"strategy", &p.strategy, "as in `armillary plan --strategy`, or auto:cluster=NAME"},
           {"layout", &p.layout, "as in `armillary plan --layout`"},

@@ -18,6 +18,7 @@ struct ParallelismOptions {
   std::int64_t tensor_parallel_degree = 1;
   bool tensor_parallel_keep_inputs = false;
   std::int64_t zero = 1;
+  bool reshard_after_forward = true;
   std::int64_t threads_per_rank = 1;
   std::string strategy = "ring";
   std::string layout = "zigzag";

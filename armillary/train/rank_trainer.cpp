@@ -1,22 +1,18 @@
 // One step on one rank.
 //
 // A step reads its sequences ahead, in the step before, so that the plans of their masks are proved
-// beside compute. Then, for each sequence: shard, forward unit by unit, backward unit by unit into
-// the store's gradients, which are summed over the replicas unit by unit. Then clipping and the
-// optimizer, for the pieces that this rank owns. Flags for a stop and for checkpoints, and the
-// targets of the next step, are summed beside the loss.
-//
-// Gathers and sums of the store are started in the order of the units, the same on all ranks.
+// beside compute. The rest is the program of the step, which was proved and is run op by op
+// (step_runner.h): here it is told its inputs, and cut where ranks sum the loss, and where clipping
+// knows the norm. Flags for a stop and for checkpoints, and the targets of the next step, are
+// summed beside the loss.
 #include "armillary/train/rank_trainer.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/ones_like.h>
 #include <ATen/ops/tensor.h>
 #include <fmt/format.h>
-#include <torch/csrc/autograd/autograd.h>
 
 #include <algorithm>
 #include <array>
@@ -56,27 +52,30 @@ double unsigned_nan(double value) {
 
 }  // namespace
 
-RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data& data,
-                         const Recipe& recipe, const Recording& recording)
+RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, ProvedStep step,
+                         const RankInputs& inputs)
     : mesh_(mesh),
       world_(mesh.world()),
       comm_(mesh.along(MeshAxis::Cp)),
-      recording_(recording),
-      recipe_(recipe),
-      data_(data),
+      recording_(inputs.recording),
+      recipe_(inputs.recipe),
+      data_(inputs.data),
       model_(model),
       cost_(model.cost()),
       attention_(
           heads_along_tp(cost_.attention, mesh.index(MeshAxis::Tp), mesh.size(MeshAxis::Tp))),
-      strategy_(chosen_strategy(recipe, attention_, comm_).strategy),
-      groups_(mesh, recipe.parallelism),
+      strategy_(chosen_strategy(recipe_, attention_, comm_).strategy),
+      step_(std::move(step)),
+      groups_(mesh, recipe_.parallelism),
       tensor_parallel_(groups_.replicas().tp == nullptr
                            ? nullptr
                            : tensor_parallel_over_ranks(*groups_.replicas().tp)),
-      store_(model, recipe.training.seed, groups_.replicas(), dtypes_of(recipe.training)),
-      optimizer_(store_.pieces(), recipe.optimizer, store_.dtypes().master),
-      rates_(rates_of(recipe).rates),
-      peak_flops_(measure_matmul_peak(world_, product_dtype(recipe))) {}
+      store_(model, recipe_.training.seed, groups_.replicas(), dtypes_of(recipe_.training)),
+      optimizer_(store_.pieces(), recipe_.optimizer, store_.dtypes().master),
+      rates_(rates_of(recipe_).rates),
+      peak_flops_(measure_matmul_peak(world_, product_dtype(recipe_))) {
+  ARMILLARY_CHECK(step_.tables.zero() == store_.zero() && step_.tables.units() == store_.units());
+}
 
 void RankTrainer::load_parameters_of(const std::string& folder) {
   load_parameters(folder, recipe_.model, store_);
@@ -114,37 +113,36 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   std::vector<SequenceTask>& batch = batch_ = std::move(next_batch_);
   if (step < recipe_.training.steps) read_ahead(step + 1);
 
-  // Forward and backward of each sequence; the loss is a mean over the targets of all of them.
-  recording_.set_activity({.name = "forward and backward"});
-  store_.zero_gradients();
+  // Forward and backward of each microbatch; the loss is a mean over the targets of all of them.
+  ARMILLARY_CHECK(static_cast<int>(batch.size()) == step_.tables.shape().microbatches);
   targets_ = std::max(next_targets_, 1.0);
+  const double lr = rates_.at(step);
+  const auto inputs = [&](int microbatch) {
+    return inputs_of(batch[static_cast<std::size_t>(microbatch)]);
+  };
+  StepRunner runner(parts(), step_, {.inputs = inputs, .targets = targets_, .lr = lr});
   StepSums sums;
   for (const SequenceTask& task : batch) {
     if (counts()) sums.visible_pairs += static_cast<double>(task.problem.mask.area());
-    sums.loss += forward_backward(task, &task == &batch.back());
   }
+  sums.loss = runner.run_gradients();
   recording_.set_activity(
       {.name = "sum of gradients", .bytes = store_.gradient_bytes(), .collective = true});
-  store_.finish_gradients();
   sums = sum_over_ranks(sums, beside);
   const double loss = sums.loss;
   refuse_broken_batch();
 
   recording_.set_activity({.name = "optimizer"});
   // Update. Loss and norm are equal on all ranks, so all of them fail or none.
-  std::vector<comm::Communicator*> owners;
-  if (store_.zero() > 0) owners.push_back(groups_.replicas().sharded);
-  if (tensor_parallel_) owners.push_back(groups_.replicas().tp);
-  const double grad_norm = optimizer_.clip(recipe_.training.max_norm, owners);
+  runner.run_norm();
+  const double grad_norm = optimizer_.clip(recipe_.training.max_norm);
   if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
     fail<Error>(
         "train: loss {} and grad_norm {} in step {}; finite numbers are required; {}; lower "
         "optimizer.lr or raise lr_scheduler.warmup_steps",
         unsigned_nan(loss), unsigned_nan(grad_norm), step, first_not_finite());
   }
-  const double lr = rates_.at(step);
-  optimizer_.step(lr);
-  store_.gather_values();
+  runner.run_update();
   const std::int64_t every = recipe_.training.check_replicas;
   if (every > 0 && step % every == 0) expect_equal_replicas(groups_.replicas(), store_, step);
 
@@ -218,76 +216,38 @@ void RankTrainer::rehearse(const SequenceTask& task) {
   store_.release(store_.units() - 1);
 }
 
-// Forward and backward of this rank's tokens of one sequence. Adds to the gradients and returns
-// this rank's share of the loss.
-double RankTrainer::forward_backward(const SequenceTask& task, bool is_last) {
+// This rank's tokens of one sequence, and the attention over it.
+model::ModelInputs RankTrainer::inputs_of(const SequenceTask& task) const {
   const plan::Problem& problem = task.problem;
   recording_.begin_problem(problem, to_string(strategy_));
   const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
   const at::Tensor positions_L =
       at::tensor(plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]), at::kLong);
-  const model::ModelInputs inputs{
-      .batch = model::rows_of(task.sequence.fields, positions_L),
-      .positions_L = positions_L,
-      .attends = attend_over_ranks(comm_, {.mask = problem.mask,
-                                           .layout = problem.layout,
-                                           .strategy = to_string(strategy_),
-                                           .transfer_dtype = problem.transfer_dtype,
-                                           .sequence = task.digest,
-                                           .proofs = recipe_.parallelism.proofs}),
-      .tensor_parallel = tensor_parallel_};
-  std::vector<UnitPass> passes;
-  for (int unit = 0; unit < store_.units(); ++unit) {
-    const model::Weights weights = store_.use(unit);
-    if (unit + 1 < store_.units()) store_.prefetch(unit + 1);
-    UnitPass pass;
-    // Each unit has a graph of its own, so its weights are needed in its own backward alone.
-    if (unit > 0) pass.in = passes.back().out.detach().requires_grad_(true);
-    pass.out = model_.run(unit, weights, pass.in, inputs);
-    // The last unit is used again at once.
-    if (unit + 1 < store_.units()) store_.release(unit);
-    passes.push_back(std::move(pass));
-  }
-  const double loss = passes.back().out.item().toDouble() / targets_;
-  backward(std::move(passes), is_last);
-  store_.check_views();
-  return loss;
+  return {.batch = model::rows_of(task.sequence.fields, positions_L),
+          .positions_L = positions_L,
+          .attends = attend_over_ranks(comm_, {.mask = problem.mask,
+                                               .layout = problem.layout,
+                                               .strategy = to_string(strategy_),
+                                               .transfer_dtype = problem.transfer_dtype,
+                                               .sequence = task.digest,
+                                               .proofs = recipe_.parallelism.proofs}),
+          .tensor_parallel = tensor_parallel_};
 }
 
-// From the last unit to the first, each followed by the sum of its gradients.
-void RankTrainer::backward(std::vector<UnitPass> passes, bool is_last) {
-  at::Tensor grad = at::ones_like(passes.back().out) / targets_;
-  for (int unit = store_.units() - 1; unit >= 0; --unit) {
-    const UnitPass pass = std::move(passes.back());
-    passes.pop_back();
-    store_.begin_backward(unit);
-    store_.use(unit);
-    if (unit > 0) store_.prefetch(unit - 1);
-    // A unit that uses neither weights nor its input has no graph; the loss must have one.
-    const bool is_loss = unit + 1 == store_.units();
-    if (grad.defined() && (is_loss || pass.out.requires_grad())) {
-      torch::autograd::backward({pass.out}, {grad});
-    }
-    if (not_finite_ != nullptr && not_finite_->empty()) *not_finite_ = store_.not_finite(unit);
-    grad = pass.in.defined() ? pass.in.grad() : at::Tensor();
-    // The first unit is the next to be used, unless its values change before.
-    if (unit > 0 || is_last) store_.release(unit);
-    store_.reduce(unit, is_last);
-  }
-}
-
-// The parameters are still those of the step, so its sequences are taken again, each for itself.
+// The parameters are still those of the step, so its sequences are taken again, each as a step of
+// its own.
 std::string RankTrainer::first_not_finite() {
+  plan::step::StepShape shape = step_.tables.shape();
+  shape.microbatches = 1;
+  const ProvedStep one = proved_step(world_, shape);
   const auto none = static_cast<std::int64_t>(batch_.size());
   std::int64_t microbatch = none;
   std::string text;
   for (std::int64_t i = 0; i < none; ++i) {
     std::string parameter;
-    store_.zero_gradients();
-    not_finite_ = &parameter;
-    const double loss = forward_backward(batch_[static_cast<std::size_t>(i)], /*is_last=*/false);
-    not_finite_ = nullptr;
-    store_.finish_gradients();
+    const auto inputs = [&](int) { return inputs_of(batch_[static_cast<std::size_t>(i)]); };
+    const StepTask task{.inputs = inputs, .targets = targets_, .not_finite = &parameter};
+    const double loss = StepRunner(parts(), one, task).run_gradients();
     if (microbatch < none || (std::isfinite(loss) && parameter.empty())) continue;
     microbatch = i;
     text = fmt::format("the first in microbatch {} on rank {}: {}", i, world_.rank(),

@@ -22,6 +22,8 @@
 #include "armillary/train/optimizer.h"
 #include "armillary/train/recording.h"
 #include "armillary/train/replica_groups.h"
+#include "armillary/train/step_proof.h"
+#include "armillary/train/step_runner.h"
 #include "armillary/train/store.h"
 #include "armillary/train/trainer.h"
 
@@ -46,18 +48,21 @@ struct StepSums {
   double visible_pairs = 0;
 };
 
-/// A unit that has run forward: its input as a leaf, and its output with a graph.
-struct UnitPass {
-  at::Tensor in, out;
+/// The caller's parts of a run.
+struct RankInputs {
+  const Data& data;
+  const Recipe& recipe;
+  const Recording& recording;
 };
 
 /// One per rank; all ranks make the same calls. Its arguments must outlive it. Threads: that of the
 /// rank.
 class RankTrainer {
  public:
-  /// Measures the peak of the rank. Collective.
-  RankTrainer(const comm::Mesh& mesh, model::Model& model, const Data& data, const Recipe& recipe,
-              const Recording& recording);
+  /// Measures the peak of the rank. `step` is that of the model on this mesh (step_shape.h).
+  /// Collective.
+  RankTrainer(const comm::Mesh& mesh, model::Model& model, ProvedStep step,
+              const RankInputs& inputs);
 
   /// The tensors that this rank restores, and those that it saves: one rank saves each.
   std::vector<StateTensor> state() const { return state_of(store_.pieces()); }
@@ -93,8 +98,9 @@ class RankTrainer {
   bool counts() const { return comm_.rank() == 0 && mesh_.index(MeshAxis::Tp) == 0; }
   /// This rank's share of the targets of a batch.
   double targets_of(const std::vector<SequenceTask>& batch) const;
-  double forward_backward(const SequenceTask& task, bool is_last);
-  void backward(std::vector<UnitPass> passes, bool is_last);
+  model::ModelInputs inputs_of(const SequenceTask& task) const;
+  /// What the ops of a step act on.
+  StepParts parts() { return {model_, store_, optimizer_, groups_.replicas(), recording_}; }
   /// Says where a number that is not finite was first, the same on all ranks. Collective.
   std::string first_not_finite();
   StepSums sum_over_ranks(StepSums mine, const std::function<Beside()>& beside);
@@ -118,19 +124,19 @@ class RankTrainer {
   cost::ModelCost cost_;
   cost::ModelAttention attention_;  ///< With the heads of this rank along tp.
   plan::Strategy strategy_;
+  const ProvedStep step_;
   ReplicaGroups groups_;
   std::shared_ptr<model::TensorParallel> tensor_parallel_;  ///< Null: tp is 1.
   Store store_;
   Optimizer optimizer_;
   LearningRates rates_;
   Beside beside_;
-  std::string* not_finite_ = nullptr;  ///< Not null: backward writes the first such parameter.
-  double peak_flops_;                  ///< Highest measured peak of one rank.
-  bool peak_is_low_ = false;           ///< The last step was faster than that.
-  double ranks_above_peak_ = 0;        ///< Ranks that said so in this step.
-  double waited_s_ = 0;                ///< Store::waited_s, mean over the ranks.
-  double exposed_s_ = 0;               ///< That of this step.
-  int measurements_left_ = 5;  ///< Products may be slower here than the steps that use others.
+  double peak_flops_;            ///< Highest measured peak of one rank.
+  bool peak_is_low_ = false;     ///< The last step was faster than that.
+  double ranks_above_peak_ = 0;  ///< Ranks that said so in this step.
+  double waited_s_ = 0;          ///< Store::waited_s, mean over the ranks.
+  double exposed_s_ = 0;         ///< That of this step.
+  int measurements_left_ = 5;    ///< Products may be slower here than the steps that use others.
 };
 
 }  // namespace armillary::train

@@ -96,6 +96,12 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
         "recipe: parallelism.tensor_parallel_keep_inputs is true with tensor_parallel_degree 1, "
         "where nothing is gathered; false is required");
   }
+  if (recipe.parallelism.zero < 3 && !recipe.parallelism.reshard_after_forward) {
+    fail<InvalidArgument>(
+        "recipe: parallelism.reshard_after_forward is false with zero = {}, where parameters are "
+        "whole; true is required; nearest: zero = 3",
+        recipe.parallelism.zero);
+  }
   const std::unique_ptr<model::Model> model = make_model(recipe);
   model::check_parameters(model->parameters(), model->units(), mesh.tp);
   check_strategy(recipe);

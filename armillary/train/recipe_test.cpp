@@ -220,6 +220,9 @@ TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
                  "training.global_batch_size = 1 on 3 ranks along dp");
   expect_invalid("parallelism.tensor_parallel_degree=8", "over tp 8; ", "nearest: tp 4");
   expect_invalid("parallelism.tensor_parallel_keep_inputs=true", "where nothing is gathered");
+  expect_invalid("parallelism.reshard_after_forward=false",
+                 "parallelism.reshard_after_forward is false with zero = 1, where parameters are "
+                 "whole; true is required; nearest: zero = 3");
   EXPECT_EQ(Recipe().model.vocab_size, kVocabSize);
   expect_invalid("model.vocab_size=256",
                  "recipe: model.vocab_size 256; at least 257, the vocabulary of the data, is "
@@ -326,6 +329,7 @@ context_parallel_degree = 23
 tensor_parallel_degree = 31
 tensor_parallel_keep_inputs = true
 zero = 3
+reshard_after_forward = false
 threads_per_rank = 24
 strategy = "strategy"
 layout = "layout"
@@ -377,6 +381,7 @@ log_freq = 26
   is(r.parallelism.data_parallel_replicate_degree, 28, "data_parallel_replicate_degree");
   is(r.parallelism.data_parallel_shard_degree, 29, "data_parallel_shard_degree");
   is(r.parallelism.zero, 3, "zero");
+  is(r.parallelism.reshard_after_forward, false, "reshard_after_forward");
   is(r.parallelism.tensor_parallel_degree, 31, "tensor_parallel_degree");
   is(r.parallelism.tensor_parallel_keep_inputs, true, "tensor_parallel_keep_inputs");
   is(r.parallelism.context_parallel_degree, 23, "context_parallel_degree");

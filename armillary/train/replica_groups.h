@@ -12,11 +12,14 @@
 
 namespace armillary::train {
 
+/// @throws InvalidArgument if data_parallel_replicate_degree does not divide so many ranks along
+/// dp.
+void check_copies(int dp, const ParallelismOptions& parallelism);
+
 /// The groups of one rank; the mesh must outlive them. Threads: that of the rank.
 class ReplicaGroups {
  public:
-  /// Collective over the mesh. @throws InvalidArgument if data_parallel_replicate_degree does not
-  /// divide dp.
+  /// Collective over the mesh. @throws InvalidArgument as check_copies.
   ReplicaGroups(const comm::Mesh& mesh, const ParallelismOptions& parallelism);
 
   const Replicas& replicas() const { return replicas_; }

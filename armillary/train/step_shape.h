@@ -2,6 +2,7 @@
 // proves.
 #pragma once
 
+#include "armillary/core/mesh_shape.h"
 #include "armillary/model/model.h"
 #include "armillary/plan/step/shape.h"
 #include "armillary/train/parallelism.h"
@@ -9,10 +10,14 @@
 
 namespace armillary::train {
 
-/// The step of a model on the mesh of a recipe.
-/// @throws InvalidArgument for what the programs of plan/step cannot say yet: copies of a share
-/// (data_parallel_replicate_degree), and KV heads that some ranks along tp share.
+/// The step of a model on the mesh of a recipe, with the shards that its stores hold.
+/// @throws InvalidArgument if data_parallel_replicate_degree does not divide dp, or if parameters
+/// are shared by some ranks along tp in more than one way.
 plan::step::StepShape step_shape_of(const model::Model& model,
+                                    const ParallelismOptions& parallelism,
+                                    const TrainingOptions& training);
+/// The same on another mesh than that of the recipe's degrees.
+plan::step::StepShape step_shape_of(const model::Model& model, const MeshShape& mesh,
                                     const ParallelismOptions& parallelism,
                                     const TrainingOptions& training);
 

@@ -5,12 +5,17 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/plan/step/check_step.h"
 #include "armillary/plan/step/step_program.h"
 #include "armillary/plan/step/storage.h"
 #include "armillary/train/recipe_parts.h"
+#include "armillary/train/replica_groups.h"
+#include "armillary/train/store.h"
 #include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
@@ -35,7 +40,7 @@ TEST(StepShape, HasTheParametersOfTheModel) {
   EXPECT_EQ(shape.zero, 1);
   EXPECT_THAT(shape.units.back().uses, ElementsAre(0));
   std::int64_t values = 0;
-  for (const auto& unit : shape.units) values += unit.split + unit.summed;
+  for (const auto& unit : shape.units) values += unit.split;
   EXPECT_EQ(values, make_model(recipe)->cost().parameters);
 }
 
@@ -55,16 +60,83 @@ TEST(StepShape, StepsOfRecipesAreProved) {
   }
 }
 
-TEST(StepShape, WhatProgramsCannotSayIsRefused) {
+/// Copies of shards, and KV heads that neighbours along tp share.
+TEST(StepShape, HasCopiesAndSharers) {
+  for (std::int64_t zero = 0; zero <= 3; ++zero) {
+    Recipe recipe = small_recipe();
+    recipe.training.global_batch_size = 4;
+    recipe.parallelism.data_parallel_replicate_degree = 2;
+    recipe.parallelism.data_parallel_shard_degree = 2;
+    recipe.parallelism.tensor_parallel_degree = 4;
+    recipe.parallelism.zero = zero;
+    recipe.parallelism.reshard_after_forward = zero < 3;
+    const plan::step::StepShape shape = shape_of(recipe);
+    EXPECT_EQ(shape.copies, zero == 0 ? 1 : 2);
+    EXPECT_EQ(shape.sharers, 2);
+    EXPECT_EQ(shape.reshard_after_forward, zero < 3);
+    std::int64_t values = 0;
+    for (const auto& unit : shape.units) values += unit.split + unit.summed + unit.shared;
+    EXPECT_EQ(values, make_model(recipe)->cost().parameters);
+    const plan::step::StepProgram step = plan::step::build_step(shape);
+    EXPECT_TRUE(plan::step::check_step(step.world(), shape).empty()) << zero;
+  }
+}
+
+/// Shards are those of stores, whole rows of all uses together.
+TEST(StepShape, HasTheShardsOfStores) {
+  for (const int tp : {1, 2, 4}) {
+    Recipe recipe = small_recipe();
+    recipe.parallelism.tensor_parallel_degree = tp;
+    recipe.parallelism.data_parallel_shard_degree = 3;
+    recipe.training.global_batch_size = 3;
+    recipe.parallelism.zero = 3;
+    const plan::step::StepTables tables(shape_of(recipe));
+    const std::unique_ptr<model::Model> model = make_model(recipe);
+    comm::run_ranks(3 * tp, [&](comm::Communicator& comm) {
+      const comm::Mesh mesh(comm, mesh_of(recipe.parallelism));
+      const ReplicaGroups groups(mesh, recipe.parallelism);
+      const Store store(*model, 1, groups.replicas());
+      EXPECT_EQ(store.bytes_at_rest(), plan::step::resting_bytes(tables, comm.rank())) << tp;
+    });
+  }
+}
+
+TEST(StepShape, CopiesThatDoNotDivideDpAreRefused) {
   Recipe recipe = small_recipe();
-  recipe.training.global_batch_size = 2;
   recipe.parallelism.data_parallel_replicate_degree = 2;
-  EXPECT_THAT([&] { shape_of(recipe); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("data_parallel_replicate_degree = 2")));
-  recipe.parallelism.data_parallel_replicate_degree = 1;
-  recipe.parallelism.tensor_parallel_degree = 4;
-  EXPECT_THAT([&] { shape_of(recipe); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("nearest: tensor_parallel_degree = 2")));
+  EXPECT_THAT(
+      [&] { step_shape_of(*make_model(recipe), {.dp = 3}, recipe.parallelism, recipe.training); },
+      ThrowsMessage<InvalidArgument>(HasSubstr("data_parallel_replicate_degree = 2 of 3 ranks")));
+}
+
+/// Key-value heads of two numbers, each shared by other ranks.
+class TwoSharings : public model::Model {
+ public:
+  std::vector<std::string> units() const override { return {"unit"}; }
+  std::vector<model::Parameter> parameters() const override {
+    return {{.name = "two",
+             .shape = {2},
+             .placement = model::TpSplit::Columns,
+             .units = {"unit"},
+             .copied = true},
+            {.name = "four",
+             .shape = {4},
+             .placement = model::TpSplit::Columns,
+             .units = {"unit"},
+             .copied = true}};
+  }
+  at::Tensor run(int, const model::Weights&, const at::Tensor& x,
+                 const model::ModelInputs&) override {
+    return x;
+  }
+  cost::ModelCost cost() const override { return {}; }
+};
+
+TEST(StepShape, TwoNumbersOfSharersAreRefused) {
+  EXPECT_THAT([] { step_shape_of(TwoSharings(), {.tp = 8}, {}, {}); },
+              ThrowsMessage<InvalidArgument>(
+                  HasSubstr("parameter four is shared by 2 of 8 ranks along tp, another by 4; one "
+                            "number is required; nearest: tensor_parallel_degree = 2")));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <set>
 #include <span>
 #include <string_view>
 
@@ -214,7 +215,8 @@ void Store::add_pieces(const Unit& unit, std::size_t first_weight) {
                        .gradient = view(unit.own_gradients),
                        .mean = view(unit.means),
                        .square = view(unit.squares),
-                       .is_copy = tp_index(replicas_) % weight.copies != 0});
+                       .is_copy = tp_index(replicas_) % weight.copies != 0,
+                       .unit = units()});
   }
 }
 
@@ -262,6 +264,20 @@ void Store::start_gather(Unit& unit) {
                                        array_of(unit.values.all()), unit.counts);
 }
 
+void Store::gather(int unit) {
+  Unit& of = unit_at(unit);
+  if (zero_ < 3 || of.values.has_memory()) return;
+  of.values.take();
+  count_bytes();
+  start_gather(of);
+}
+
+void Store::drop_values(int unit) {
+  Unit& of = unit_at(unit);
+  wait_for_gather(of);
+  of.values.drop();
+}
+
 void Store::wait_for_gather(Unit& unit) {
   if (!unit.gather) return;
   const Waiting waiting(waited_s_);
@@ -270,13 +286,7 @@ void Store::wait_for_gather(Unit& unit) {
 }
 
 void Store::prefetch(int unit) {
-  if (zero_ < 3) return;
-  for (const std::size_t owner : unit_at(unit).owners) {
-    Unit& of = units_[owner];
-    if (of.values.has_memory()) continue;
-    of.values.take();
-    start_gather(of);
-  }
+  for (const std::size_t owner : unit_at(unit).owners) gather(static_cast<int>(owner));
 }
 
 model::Weights Store::use(int unit) {
@@ -322,21 +332,27 @@ void Store::begin_backward(int unit) {
   if (zero_ < 2) return;
   for (const std::size_t owner : unit_at(unit).owners) {
     // The sum of the sequence before may still be under way.
-    if (reduction_ && reduction_->unit == owner) finish_reduction();
+    if (reduction_ && reduction_->unit == owner) finish_sum();
     FlatBuffer& gradients = units_[owner].gradients;
     if (gradients.has_memory()) continue;
     gradients.take();
     gradients.clear();
   }
+  count_bytes();
 }
 
 void Store::reduce(int unit, bool is_last) {
   Unit& of = unit_at(unit);
   if (of.gradients.count() == 0 || (zero_ < 2 && !is_last)) return;
   // The memory of two units at most is whole.
-  finish_reduction();
+  finish_sum();
   sum_copies(of);
-  if (zero_ == 0) return;
+  if (zero_ > 0) start_sum(unit);
+}
+
+void Store::start_sum(int unit) {
+  finish_sum();
+  Unit& of = unit_at(unit);
   GradientSum reduction{.unit = static_cast<std::size_t>(unit), .is_added = of.has_sum};
   const bool is_rounded = dtypes_.reduce != dtypes_.master;
   at::Tensor all = of.gradients.all();
@@ -351,28 +367,42 @@ void Store::reduce(int unit, bool is_last) {
       of.counts);
   of.has_sum = zero_ >= 2;
   reduction_ = std::move(reduction);
+  count_bytes();
+}
+
+void Store::sum_copies(const Unit& unit) {
+  std::set<int> all;
+  for (const Weight& weight : weights_) {
+    if (weight.copies > 1 && weight.parameter.units.front() == unit.name) all.insert(weight.copies);
+  }
+  const auto number = static_cast<int>(&unit - units_.data());
+  for (const int copies : all) sum_along_tp(number, copies);
 }
 
 // One sum for all gradients that as many ranks share.
-void Store::sum_copies(const Unit& unit) {
-  std::map<int, std::vector<at::Tensor>> gradients;
+void Store::sum_along_tp(int unit, int copies) {
+  const std::string& name = unit_at(unit).name;
+  std::vector<at::Tensor> parts;
   for (const Weight& weight : weights_) {
-    if (weight.copies == 1 || weight.parameter.units.front() != unit.name) continue;
-    gradients[weight.copies].push_back(weight.gradient.view({-1}));
+    if (weight.copies != copies || weight.parameter.units.front() != name) continue;
+    parts.push_back(weight.gradient.view({-1}));
   }
-  for (const auto& [copies, parts] : gradients) {
-    const at::Tensor sum = at::cat(parts);
-    comm::Communicator& group = copies == tp_ranks(replicas_) ? *replicas_.tp : *shared_.at(copies);
-    comm::all_reduce(group, array_of(sum));
-    std::int64_t begin = 0;
-    for (const at::Tensor& part : parts) {
-      part.copy_(sum.narrow(0, begin, part.numel()));
-      begin += part.numel();
-    }
+  const at::Tensor sum = at::cat(parts);
+  comm::Communicator& group = copies == tp_ranks(replicas_) ? *replicas_.tp : *shared_.at(copies);
+  comm::all_reduce(group, array_of(sum));
+  std::int64_t begin = 0;
+  for (const at::Tensor& part : parts) {
+    part.copy_(sum.narrow(0, begin, part.numel()));
+    begin += part.numel();
   }
 }
 
-void Store::finish_reduction() {
+void Store::sum_share(int unit, comm::Communicator& group) {
+  const Waiting waiting(waited_s_);
+  sum_over(group, unit_at(unit).own_gradients);
+}
+
+void Store::finish_sum() {
   if (!reduction_) return;
   {
     const Waiting waiting(waited_s_);
@@ -389,7 +419,7 @@ void Store::finish_reduction() {
 }
 
 void Store::finish_gradients() {
-  finish_reduction();
+  finish_sum();
   const Waiting waiting(waited_s_);
   for (const Unit& unit : units_) {
     if (unit.gradients.count() == 0) continue;
@@ -422,13 +452,20 @@ std::string Store::not_finite(int unit) const {
 
 void Store::gather_values() {
   if (zero_ == 3) return;  // gathered when they are used
-  for (Unit& unit : units_) {
-    if (zero_ == 0) {
-      place_own_values(unit);
-    } else {
-      start_gather(unit);
-    }
+  for (int unit = 0; unit < units(); ++unit) start_gather_values(unit);
+  finish_gathers();
+}
+
+void Store::start_gather_values(int unit) {
+  Unit& of = unit_at(unit);
+  if (zero_ == 0) {
+    place_own_values(of);
+  } else {
+    start_gather(of);
   }
+}
+
+void Store::finish_gathers() {
   for (Unit& unit : units_) wait_for_gather(unit);
 }
 
@@ -461,6 +498,20 @@ std::int64_t Store::bytes_at_rest() const {
     bytes += 2 * own;  // means and squares
   }
   return bytes;
+}
+
+void Store::count_bytes() {
+  std::int64_t bytes = bytes_at_rest();
+  for (const Unit& unit : units_) {
+    if (zero_ == 3 && unit.values.has_memory()) bytes += unit.values.bytes();
+    if (zero_ >= 2 && unit.gradients.has_memory()) bytes += unit.gradients.bytes();
+  }
+  if (reduction_) {
+    for (const at::Tensor& beside : {reduction_->message, reduction_->sum}) {
+      if (beside.defined()) bytes += static_cast<std::int64_t>(beside.nbytes());
+    }
+  }
+  peak_bytes_ = std::max(peak_bytes_, bytes);
 }
 
 void Store::check_views() const {

@@ -53,6 +53,7 @@ struct Piece {
   /// A rank before this one along tp has the same: this one neither counts it in a norm nor saves
   /// it.
   bool is_copy = false;
+  int unit = 0;  ///< The unit that owns the parameter.
 };
 
 /// The ranks among which a store divides its parameters, in groups that must outlive it.
@@ -110,6 +111,28 @@ class Store {
   /// again when the unit is used again.
   void release(int unit);
 
+  // The same for what one unit owns, move by move, for a program that says when (step_runner.h).
+
+  /// Begins the gather of the unit's values. Stage 3; collective.
+  void gather(int unit);
+  /// Waits for it, if it is under way, and gives the memory of the values back.
+  void drop_values(int unit);
+  /// Sums those of the unit's gradients that so many ranks along tp have. Collective over these.
+  void sum_along_tp(int unit, int copies);
+  /// Waits for the sum before, then begins to sum the unit's gradients over the replicas that
+  /// divide them, each rank its share. Stages 1 to 3; collective.
+  void start_sum(int unit);
+  /// Waits for the sum that is under way. Stages 2 and 3 give the memory of the whole gradients
+  /// back.
+  void finish_sum();
+  /// Sums the rank's share of the unit's gradients over ranks that have the same. Collective.
+  void sum_share(int unit, comm::Communicator& group);
+  /// Gives the values of the unit's pieces to models, at stages 1 and 2 begins to give them to
+  /// those of all ranks. Not at stage 3. Collective.
+  void start_gather_values(int unit);
+  /// Waits for all gathers.
+  void finish_gathers();
+
   void zero_gradients();
   /// Before the backward of a unit, which adds to its gradients.
   void begin_backward(int unit);
@@ -143,6 +166,9 @@ class Store {
   std::vector<SharedValue> shared_values() const;
   /// Bytes of values, gradients and state that are held between two steps.
   std::int64_t bytes_at_rest() const;
+  /// The most bytes so far: those at rest, whole values and gradients beside shares, and sums that
+  /// are to be added.
+  std::int64_t peak_bytes() const { return peak_bytes_ == 0 ? bytes_at_rest() : peak_bytes_; }
   /// Seconds of this rank, so far, in waits for gathers and in sums over the replicas: what compute
   /// has not hidden.
   double waited_s() const { return waited_s_; }
@@ -192,8 +218,8 @@ class Store {
   at::Tensor place_own_values(const Unit& unit) const;
   void start_gather(Unit& unit);
   void wait_for_gather(Unit& unit);
-  void finish_reduction();
   void sum_copies(const Unit& unit);
+  void count_bytes();
   void sum_over(comm::Communicator& group, const at::Tensor& gradients) const;
 
   const Replicas replicas_;
@@ -203,6 +229,7 @@ class Store {
   std::vector<Weight> weights_;
   std::vector<Piece> pieces_;
   std::optional<GradientSum> reduction_;
+  std::int64_t peak_bytes_ = 0;
   double waited_s_ = 0;
   /// The ranks along tp that share a range, by their number; those of all ranks are `tp` itself.
   std::map<int, std::unique_ptr<comm::Communicator>> shared_;

@@ -30,6 +30,8 @@
 #include "armillary/train/rank_trainer.h"
 #include "armillary/train/recording.h"
 #include "armillary/train/same_recipe.h"
+#include "armillary/train/step_proof.h"
+#include "armillary/train/step_shape.h"
 
 namespace armillary::train {
 namespace {
@@ -184,7 +186,13 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
       }
       model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
     });
-    RankTrainer trainer(mesh, model, data, recipe, recording);
+    plan::step::StepShape shape;
+    comm::run_together(comm, [&] {
+      shape = step_shape_of(model, mesh.shape(), recipe.parallelism, recipe.training);
+      plan::step::check_shape(shape);
+    });
+    RankTrainer trainer(mesh, model, proved_step(comm, shape, options.on_program),
+                        {data, recipe, recording});
     const std::int64_t before = begin(comm, trainer, data, recipe, options);
     result = take_steps({comm, recipe, options, recording}, trainer, before);
   };

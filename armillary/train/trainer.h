@@ -7,8 +7,8 @@
 // hold of the model is divided as parallelism.zero says (store.h). Ranks may be threads of this
 // process, or anything else that has a communicator. The loss is the sum over all target
 // tokens of the step divided by their number, so it and the gradients do not depend on the number
-// of ranks, up to rounding. Every plan is proved before it runs (proof/together.h), beside the step
-// before.
+// of ranks, up to rounding. The program of the step is proved before the first one (step_proof.h),
+// every plan of attention before it runs (proof/together.h), beside the step before.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 
 #include "armillary/comm/mesh.h"
 #include "armillary/model/model.h"
+#include "armillary/plan/program/program.h"
 #include "armillary/train/data.h"
 #include "armillary/train/recipe_parts.h"
 #include "armillary/train/step_metrics.h"
@@ -47,6 +48,9 @@ struct TrainOptions {
   /// Begin with the parameters of this folder (checkpoint/model_folder.h), not with those of
   /// training.seed. Not together with `resume`.
   std::string init_from = {};
+  /// Sees the program of a rank's steps before it is proved, on every rank. One that it changes is
+  /// refused.
+  std::function<void(plan::RankProgram& program)> on_program = {};
 };
 
 /// How a run ended.
@@ -62,12 +66,12 @@ struct TrainResult {
 /// data_parallel_replicate_degree. It computes
 /// with the threads of the calling thread (at::set_num_threads).
 /// @throws InvalidArgument as check_built and check_batch (mesh.h) for the mesh, as check_dtypes
-/// (dtypes.h), if the recipes of two ranks differ (same_recipe.h), if the data has a larger vocabulary than the model, as
-/// check_parameters (model/parameter.h) or for a unit that uses what it did not declare, before
-/// any tile moves, as checked_sequence one step ahead of the sequence, or as choose_checkpoint and
-/// restore (checkpoint/restore.h); IoError if checkpoints cannot be read, their folder or the
-/// recorder not be written, or another run writes into the run folder; Error as below; CommError on
-/// ranks whose peer has failed.
+/// (dtypes.h), if the recipes of two ranks differ (same_recipe.h), if the data has a larger
+/// vocabulary than the model, as check_parameters (model/parameter.h) or step_shape_of, or for a
+/// unit that uses what it did not declare, before any tile moves, as checked_sequence one step
+/// ahead of the sequence, or as choose_checkpoint and restore (checkpoint/restore.h); IoError if
+/// checkpoints cannot be read, their folder or the recorder not be written, or another run writes
+/// into the run folder; Error as below; CommError on ranks whose peer has failed.
 TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
                   const Recipe& recipe, const TrainOptions& options);
 

@@ -110,6 +110,18 @@ TEST(TrainMesh, TensorParallelismMayKeepItsInputs) {
               ThrowsMessage<InvalidArgument>(HasSubstr("where nothing is gathered")));
 }
 
+TEST(TrainMesh, GatheredParametersMayStayAfterForward) {
+  Recipe recipe = mesh_recipe();
+  recipe.model.enable_weight_tying = true;
+  for (const MeshDegrees& mesh :
+       {MeshDegrees{.shards = 2, .zero = 3}, {.shards = 2, .cp = 2, .zero = 3, .tp = 2}}) {
+    recipe.parallelism.reshard_after_forward = true;
+    const std::vector<StepMetrics> again = run(on(recipe, mesh));
+    recipe.parallelism.reshard_after_forward = false;
+    expect_same_bits(run(on(recipe, mesh)), again, to_string(mesh));
+  }
+}
+
 TEST(TrainMesh, HeadsThatRanksCannotShareAreRefused) {
   EXPECT_THAT([] { run(on(mesh_recipe(), {.tp = 3})); },
               ThrowsMessage<InvalidArgument>(HasSubstr("over tp 3; ")));

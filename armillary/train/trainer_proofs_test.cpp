@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/step/words.h"
 #include "armillary/plan/testing/without_a_send.h"
 #include "armillary/proof/digest.h"
 #include "armillary/proof/proof_file.h"
@@ -26,6 +27,7 @@
 namespace armillary::train {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::ThrowsMessage;
 
@@ -42,6 +44,24 @@ TEST(Train, APlanThatIsWrongDoesNotRun) {
                                                    std::string(to_string(broken)) + ": rank 0 op")))
         << name;
   }
+}
+
+TEST(Train, AStepThatIsWrongDoesNotRun) {
+  Recipe recipe = small_recipe();
+  recipe.parallelism.data_parallel_shard_degree = 2;
+  const auto without_a_sum = [](plan::RankProgram& program) {
+    if (program.rank == 0) return;
+    const auto sum = std::ranges::find_if(program.ops, [](const plan::Op& op) {
+      return op.kind == plan::step::StepOp::ReduceInPlace;
+    });
+    ASSERT_NE(sum, program.ops.end());
+    program.ops.erase(sum);
+  };
+  EXPECT_THAT(
+      [&] { train(recipe, words(recipe.training.seq_len), {.on_program = without_a_sum}); },
+      ThrowsMessage<PlanError>(AllOf(HasSubstr("train: the training step is not proved"),
+                                     HasSubstr("rank 1 does not come to this reduce_in_place"),
+                                     HasSubstr("<-- HERE"))));
 }
 
 // Each mask is proved once, whatever the layers, steps and ranks, and proofs made ahead are used.

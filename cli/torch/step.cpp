@@ -13,10 +13,12 @@
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/plan/step/alike.h"
 #include "armillary/plan/step/check_step.h"
 #include "armillary/plan/step/mutants.h"
 #include "armillary/plan/step/storage.h"
 #include "armillary/plan/step/text.h"
+#include "armillary/plan/step/words.h"
 #include "armillary/train/recipe_parts.h"
 #include "armillary/train/step_shape.h"
 #include "cli/verbs.h"
@@ -65,30 +67,47 @@ plan::step::StepMutant mutant_of(const plan::step::StepProgram& step, const std:
   return *std::move(result);
 }
 
-/// Proves the step, or the broken one. Returns the exit code.
+/// Prints the place of the first fault. Returns the exit code.
+int print_faults(const StepFlags& flags, const plan::step::StepShape& shape,
+                 const plan::World& world, const std::vector<plan::Diagnostic>& faults) {
+  fmt::print("{}\n", to_grid(world, shape, &faults.front()));
+  for (const plan::Diagnostic& fault : faults) {
+    fmt::print("rank {} op {}: {}: {}\n", fault.rank, fault.op, fault.rule, fault.text);
+  }
+  fmt::print("{}: NOT proved\n", title(flags, shape));
+  return kFailed;
+}
+
+/// Proves the broken step. Returns the exit code.
+int verify_mutant(const StepFlags& flags, const plan::step::StepShape& shape) {
+  const plan::step::StepProgram step = plan::step::build_step(shape);
+  const plan::step::StepMutant mutant = mutant_of(step, flags.mutant);
+  fmt::print("broken: {}\n", to_string(mutant, step));
+  const plan::World world{step.measures, mutant.ranks};
+  const std::vector<plan::Diagnostic> faults = check_step(world, shape);
+  ARMILLARY_CHECK(!faults.empty());
+  return print_faults(flags, shape, world, faults);
+}
+
+/// Proves the step by that of the smallest mesh that is alike. Returns the exit code.
 int verify_step(const StepFlags& flags) {
   const plan::step::StepShape shape = shape_of(flags);
-  const plan::step::StepProgram step = plan::step::build_step(shape);
-  std::vector<plan::RankProgram> ranks = step.ranks;
-  if (!flags.mutant.empty()) {
-    const plan::step::StepMutant mutant = mutant_of(step, flags.mutant);
-    fmt::print("broken: {}\n", to_string(mutant, step));
-    ranks = mutant.ranks;
-  }
-  const plan::World world{step.measures, ranks};
-  const std::vector<plan::Diagnostic> faults = check_step(world, shape);
-  if (!faults.empty()) {
-    fmt::print("{}\n", to_grid(world, shape, &faults.front()));
-    for (const plan::Diagnostic& fault : faults) {
-      fmt::print("rank {} op {}: {}: {}\n", fault.rank, fault.op, fault.rule, fault.text);
-    }
-    fmt::print("{}: NOT proved\n", title(flags, shape));
-    return kFailed;
-  }
+  if (!flags.mutant.empty()) return verify_mutant(flags, shape);
+  const plan::step::StepProgram small = plan::step::build_step(smallest_alike(shape));
+  const plan::step::StepShape& of_small = small.tables.shape();
+  const std::vector<plan::Diagnostic> faults = check_step(small.world(), of_small);
+  if (!faults.empty()) return print_faults(flags, of_small, small.world(), faults);
+  const plan::step::StepTables tables(shape);
+  const plan::Measures measures = step_measures(tables);
   std::int64_t rest = 0;
   std::int64_t peak = 0;
-  for (const plan::RankProgram& program : ranks) {
-    const plan::step::StepBytes bytes = bytes_of(step.tables, program);
+  for (plan::Rank rank = 0; rank < shape.mesh.ranks(); ++rank) {
+    const plan::RankProgram program = rank_program(tables, measures, rank);
+    const plan::Rank as = rank_alike(tables, rank, small.tables);
+    const bool alike = !plan::step::first_difference(
+        {tables, program}, {small.tables, small.ranks[static_cast<std::size_t>(as)]});
+    ARMILLARY_CHECK(alike);
+    const plan::step::StepBytes bytes = bytes_of(tables, program);
     rest = std::max(rest, bytes.rest);
     peak = std::max(peak, bytes.peak);
   }

@@ -19,8 +19,8 @@ KEYS = {
     "optimizer": "name lr beta1 beta2 eps weight_decay",
     "lr_scheduler": "warmup_steps decay_ratio decay_type min_lr_factor",
     "parallelism": """pipeline_parallel_degree data_parallel_replicate_degree data_parallel_shard_degree
-        context_parallel_degree tensor_parallel_degree tensor_parallel_keep_inputs zero threads_per_rank
-        strategy layout mask wire proofs""",
+        context_parallel_degree tensor_parallel_degree tensor_parallel_keep_inputs zero
+        reshard_after_forward threads_per_rank strategy layout mask wire proofs""",
     "checkpoint": "enable folder interval keep_latest_k",
     "comm": "train_timeout_seconds",
     "metrics": "log_freq",

@@ -40,6 +40,15 @@ TEST(Step, IsProvedForAllShapes) {
   }
 }
 
+TEST(Step, IsProvedWithCopiesSharersAndUnevenShards) {
+  for (StepShape shape : grouped_steps()) {
+    for (const bool reshard : {true, false}) {
+      shape.reshard_after_forward = reshard;
+      EXPECT_EQ(faults_of(build_step(shape)), std::vector<Diagnostic>{}) << name_of(shape);
+    }
+  }
+}
+
 TEST(Step, IsProvedWithUnitsThatShareMuch) {
   StepShape shape{.units = {{.name = "a", .split = 9},
                             {.name = "b", .split = 8, .uses = {0}},
@@ -161,13 +170,79 @@ TEST(Step, FaultsAreNamed) {
 TEST(Step, ASumOverAxesOfOtherValuesIsRefused) {
   const StepShape shape = small_step({.dp = 2, .tp = 2}, 0, 1, false);
   const StepTables tables(shape);
-  const auto all = std::ranges::find(tables.axis_sets(), bit(MeshAxis::Dp) | bit(MeshAxis::Tp));
-  const int group = static_cast<int>(all - tables.axis_sets().begin());
-  EXPECT_EQ(
-      fault_of(shape,
-               with_first(StepOp::AllReduce, [&](RankProgram&, Op& op) { op.peer = group; })),
-      "axes: sums grad of head over dp, tp, but along tp it is not partial in microbatch 0 of "
-      "head");
+  const auto place = [&](AxisSet axes) {
+    const auto found = std::ranges::find(tables.axis_sets(), axes);
+    return static_cast<int>(found - tables.axis_sets().begin());
+  };
+  const int dp = place(bit(MeshAxis::Dp));
+  const int all = place(bit(MeshAxis::Dp) | bit(MeshAxis::Tp));
+  const auto over_all = [&](StepProgram& step) {
+    for (RankProgram& program : step.ranks) {
+      std::ranges::find_if(program.ops, [&](const Op& op) {
+        return op.kind == StepOp::AllReduce && op.peer == dp;
+      })->peer = all;
+    }
+  };
+  EXPECT_EQ(fault_of(shape, over_all),
+            "axes: sums grad of embedding over dp, tp, but along tp it is not partial in "
+            "microbatch 0 of embedding");
+}
+
+/// Sums over tp stand beside the next run, smaller groups first; those over copies at the end.
+TEST(Step, SumsOverTpThenReplicasThenCopies) {
+  StepShape shape = small_step({.dp = 4, .tp = 4}, 3, 1, false);
+  shape.copies = shape.sharers = 2;
+  shape.units[1].shared = 7;
+  const StepProgram step = build_step(shape);
+  std::vector<std::string> sums;
+  for (const Op& op : step.ranks[0].ops) {
+    const bool of_layer = step_words()[op.kind].joint &&
+                          step.ranks[0].tiles[op.views.front().tile].tensor == StepTensor::Grad &&
+                          step.tables.parts()[op.views.front().blocks.front()].unit == 1;
+    if (of_layer) sums.push_back(axis_names(step.tables.axis_sets()[op.peer]));
+  }
+  EXPECT_THAT(sums, testing::ElementsAre("sharers", "tp, sharers", "dp", "copies"));
+}
+
+/// A sum of KV heads over all of tp counts those of other heads.
+TEST(Step, ASumOverRanksWithOtherValuesIsRefused) {
+  StepShape shape = small_step({.tp = 4}, 0, 1, false);
+  shape.sharers = 2;
+  shape.units[1].shared = 7;
+  const StepTables tables(shape);
+  const auto over_tp = [&](StepProgram& step) {
+    const auto found = std::ranges::find(tables.axis_sets(), tables.tp_axis());
+    for (RankProgram& program : step.ranks) {
+      for (Op& op : program.ops) {
+        if (op.kind == StepOp::AllReduce && tables.axis_sets()[op.peer] == kSharersAxis) {
+          op.peer = static_cast<int>(found - tables.axis_sets().begin());
+        }
+      }
+    }
+  };
+  EXPECT_EQ(fault_of(shape, over_tp),
+            "axes: sums grad of layer over tp, sharers, but along tp it is not partial in "
+            "microbatch 0 of layer");
+}
+
+TEST(Step, AUnitRunsWithItsValues) {
+  StepShape shape = small_step({.dp = 2}, 1, 1, false);
+  shape.units.push_back({.name = "plain", .uses = {}});
+  EXPECT_EQ(fault_of(shape, [](StepProgram&) {}), "");
+  EXPECT_EQ(fault_of(shape, without(StepOp::ForwardPlain)),
+            "undefined: reads x4 of microbatch 0, which is not there");
+  // The layer runs on its input alone.
+  const auto plain = [](StepProgram& step) {
+    for (RankProgram& program : step.ranks) {
+      Op& op = *std::ranges::find_if(program.ops, [&](const Op& other) {
+        return other.kind == StepOp::Forward && other.views[ForwardOperand::kX].blocks.front() == 1;
+      });
+      op = {.kind = StepOp::ForwardPlain,
+            .step = op.step,
+            .views = {op.views[ForwardOperand::kX], op.views[ForwardOperand::kY]}};
+    }
+  };
+  EXPECT_EQ(fault_of(shape, plain), "border: runs layer without its values");
 }
 
 TEST(Step, ProgramsOfAnotherShapeAreRefused) {
@@ -217,8 +292,24 @@ TEST(StepShape, SaysWhatIsWrong) {
   EXPECT_EQ(text([](StepShape& s) { s.units[2].uses = {2}; }),
             "step: unit head uses values of unit 2; other units that have values, ascending below "
             "3, are required");
-  EXPECT_EQ(text([](StepShape& s) { s.units[2] = {.name = "head"}; }),
-            "step: unit head uses no values; at least 1 is required");
+  EXPECT_EQ(text([](StepShape& s) { s.units.assign(1, UnitShape{.name = "plain", .uses = {}}); }),
+            "step: no unit has values; at least 1 value is required");
+  EXPECT_EQ(text([](StepShape& s) { s.copies = 3; }),
+            "step: 3 copies along dp 2; a divisor of 2 is required; nearest: 2");
+  EXPECT_EQ(text([](StepShape& s) { s.sharers = 2; }),
+            "step: 2 sharers along tp 1; a divisor of 1 below it is required; nearest: 1");
+  EXPECT_EQ(text([](StepShape& s) {
+              s.mesh.tp = 2;
+              s.units[1].shared = 1;
+            }),
+            "step: unit layer has values that are shared, but sharers are 1; at least 2 are "
+            "required");
+  EXPECT_EQ(text([](StepShape& s) {
+              cut_unevenly(s);
+              ++s.units[0].shards[0][0][1];
+            }),
+            "step: the shards of unit embedding hold 24 values of one use; 23 in 2 shards on each "
+            "of 1 ranks along tp are required");
   EXPECT_THAT(text([](StepShape& s) { s.mesh.pp = 2; }), HasSubstr("step: pp 2; 1 is required"));
   EXPECT_THAT(text([](StepShape& s) { s.mesh.dp = 0; }), HasSubstr("mesh: dp 0"));
   EXPECT_THAT(text([](StepShape& s) {

@@ -24,7 +24,8 @@ int same_op(const RankProgram& model, int i, const RankProgram& other) {
   const auto is_same = [&](const Op& a, const Op& b) {
     const View& left = a.views.front();
     const View& right = b.views.front();
-    return a.kind == b.kind && a.step == b.step && left.blocks.front() == right.blocks.front() &&
+    return a.kind == b.kind && a.step == b.step && a.peer == b.peer &&
+           left.blocks.front() == right.blocks.front() &&
            tile_of(model, left).tensor == tile_of(other, right).tensor;
   };
   for (std::size_t j = 0; j < other.ops.size(); ++j) {
@@ -163,12 +164,13 @@ class StepMutants {
     }
   }
 
-  /// Without ZeRO all replicas count the same values, so their sum counts them often.
+  /// Copies, and without ZeRO all replicas, count the same values, so their sum counts them often.
   void add_norm_sum() {
     const StepTables& tables = step_.tables;
-    if (tables.zero() > 0 || tables.replicas() == 1) return;
+    const AxisSet axes = tables.copies_axis() | (tables.zero() > 0 ? 0 : tables.replica_axes());
+    if (axes == 0) return;
     StepMutant mutant{StepMutation::NormOnAllRanks, 0, 0, step_.ranks};
-    const auto group = std::ranges::find(tables.axis_sets(), tables.replica_axes());
+    const auto group = std::ranges::find(tables.axis_sets(), axes);
     for (RankProgram& program : mutant.ranks) {
       const auto update =
           std::ranges::find_if(program.ops, [](const Op& op) { return op.kind == StepOp::Update; });

@@ -30,6 +30,18 @@ TEST_P(StepMutantsOnMesh, AreCaught) {
   EXPECT_GT(count, 16);
 }
 
+/// Copies and sharers. A world of 16 ranks has many mutants, so it is taken once.
+TEST(StepMutants, OfGroupedAxesAreCaught) {
+  for (const StepShape& shape : grouped_steps()) {
+    if (shape.mesh.ranks() > 8 && (shape.zero != 3 || shape.microbatches != 1)) continue;
+    const StepProgram step = build_step(shape);
+    for_each_mutant(step, [&](const StepMutant& mutant) {
+      EXPECT_FALSE(check_step(World{step.measures, mutant.ranks}, shape).empty())
+          << name_of(shape) << ": " << to_string(mutant, step);
+    });
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, StepMutantsOnMesh,
                          testing::Range(std::size_t{0}, small_meshes().size()));
 

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <string_view>
+#include <utility>
 
 #include "armillary/core/checked.h"
 #include "armillary/core/error.h"
@@ -15,12 +17,62 @@ namespace armillary::plan::step {
 namespace {
 
 std::int64_t values_of(const UnitShape& unit) {
-  return unit.split + unit.summed + unit.alike;
+  return unit.split + unit.summed + unit.alike + unit.shared;
+}
+
+/// Values of one use. Along a tp of 1 all are split.
+std::int64_t values_of(const StepShape& shape, const UnitShape& unit, TpUse use) {
+  if (shape.mesh.tp == 1) return use == TpUse::Split ? values_of(unit) : 0;
+  return std::array{unit.split, unit.summed, unit.alike,
+                    unit.shared}[static_cast<std::size_t>(use)];
+}
+
+/// Ranks along tp with the same values.
+int holders_of(const StepShape& shape, TpUse use) {
+  if (use == TpUse::Split) return 1;
+  return use == TpUse::Shared ? shape.sharers : shape.mesh.tp;
+}
+
+constexpr std::array kUses{TpUse::Split, TpUse::Summed, TpUse::Alike, TpUse::Shared};
+
+/// Shards that are given hold the values of the unit.
+void check_unit_shards(const StepShape& shape, const UnitShape& unit) {
+  if (unit.shards.empty()) return;
+  const auto replicas = static_cast<std::size_t>(shape.mesh.dp / shape.copies * shape.mesh.cp);
+  for (const TpUse use : kUses) {
+    bool fits = unit.shards.size() == static_cast<std::size_t>(shape.mesh.tp);
+    std::int64_t held = 0;
+    for (const UseShards& of_rank : unit.shards) {
+      const std::vector<std::int64_t>& counts = of_rank[static_cast<std::size_t>(use)];
+      fits = fits && counts.size() == replicas;
+      held = std::accumulate(counts.begin(), counts.end(), held);
+    }
+    const std::int64_t required = values_of(shape, unit, use) * holders_of(shape, use);
+    if (fits && held == required) continue;
+    fail<InvalidArgument>(
+        "step: the shards of unit {} hold {} values of one use; {} in {} shards on each of {} "
+        "ranks along tp are required",
+        unit.name, held, required, replicas, shape.mesh.tp);
+  }
+}
+
+/// Copies divide dp, sharers tp.
+void check_groups(const StepShape& shape) {
+  const auto [dp, tp] = std::pair(shape.mesh.dp, shape.mesh.tp);
+  if (shape.copies < 1 || dp % shape.copies != 0) {
+    fail<InvalidArgument>("step: {} copies along dp {}; a divisor of {} is required; nearest: {}",
+                          shape.copies, dp, dp, nearest_divisor(dp, std::max(shape.copies, 1)));
+  }
+  if (shape.sharers < 1 || tp % shape.sharers != 0 || (shape.sharers == tp && tp > 1)) {
+    fail<InvalidArgument>(
+        "step: {} sharers along tp {}; a divisor of {} below it is required; nearest: 1",
+        shape.sharers, tp, tp);
+  }
 }
 
 void check_unit(const StepShape& shape, int index) {
   const UnitShape& unit = shape.units[index];
-  for (const std::int64_t values : {unit.split, unit.summed, unit.alike}) {
+  for (const std::int64_t values : {unit.split, unit.summed, unit.alike, unit.shared}) {
     if (values >= 0 && values < std::int64_t{1} << 56) continue;
     fail<InvalidArgument>("step: unit {} has {} values; 0 to 2^56 are required; nearest: {}",
                           unit.name, values, values < 0 ? 0 : (std::int64_t{1} << 56) - 1);
@@ -36,9 +88,13 @@ void check_unit(const StepShape& shape, int index) {
     }
     before = other;
   }
-  if (values_of(unit) == 0 && unit.uses.empty()) {
-    fail<InvalidArgument>("step: unit {} uses no values; at least 1 is required", unit.name);
+  if (unit.shared > 0 && shape.sharers == 1 && shape.mesh.tp > 1) {
+    fail<InvalidArgument>(
+        "step: unit {} has values that are shared, but sharers are 1; at least 2 "
+        "are required",
+        unit.name);
   }
+  check_unit_shards(shape, unit);
 }
 
 }  // namespace
@@ -62,7 +118,11 @@ void check_shape(const StepShape& shape) {
     fail<InvalidArgument>("step: {} microbatches; at least 1 is required", shape.microbatches);
   }
   if (shape.units.empty()) fail<InvalidArgument>("step: 0 units; at least 1 is required");
+  check_groups(shape);
   for (int unit = 0; unit < static_cast<int>(shape.units.size()); ++unit) check_unit(shape, unit);
+  if (std::ranges::all_of(shape.units, [](const UnitShape& u) { return values_of(u) == 0; })) {
+    fail<InvalidArgument>("step: no unit has values; at least 1 value is required");
+  }
   const bool splits =
       std::ranges::any_of(shape.units, [](const UnitShape& u) { return u.split > 0; });
   if (shape.mesh.tp > 1 && !splits) {
@@ -72,80 +132,109 @@ void check_shape(const StepShape& shape) {
 }
 
 std::string axis_names(AxisSet axes) {
+  constexpr std::array<std::string_view, kStepAxes> kNames{"pp", "dp",     "cp",
+                                                           "tp", "copies", "sharers"};
   std::string names;
-  for (const MeshAxis axis : kMeshAxes) {
-    if ((axes & bit(axis)) == 0) continue;
-    names += fmt::format("{}{}", names.empty() ? "" : ", ", to_string(axis));
+  for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
+    if ((axes >> axis & 1) == 0) continue;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", kNames[axis]);
   }
   return names;
 }
 
 StepTables::StepTables(const StepShape& shape) : shape_(shape) {
   check_shape(shape);
-  replicas_ = shape.mesh.dp * shape.mesh.cp;
+  replicas_ = shape.mesh.dp / shape.copies * shape.mesh.cp;
   // Parts, and which unit uses which.
   users_.resize(shape.units.size());
   for (int unit = 0; unit < units(); ++unit) {
     const UnitShape& of_unit = shape.units[unit];
-    const std::int64_t all = values_of(of_unit);
-    const auto add_part = [&](TpUse use, std::int64_t values) {
-      if (values > 0) parts_.push_back({unit, use, values});
-    };
-    add_part(TpUse::Split, shape.mesh.tp == 1 ? all : of_unit.split);
-    if (shape.mesh.tp > 1) {
-      add_part(TpUse::Summed, of_unit.summed);
-      add_part(TpUse::Alike, of_unit.alike);
+    BlockIds& own = parts_of_.emplace_back();
+    for (const TpUse use : kUses) {
+      const std::int64_t values = values_of(shape, of_unit, use);
+      if (values == 0) continue;
+      own.push_back(static_cast<int>(parts_.size()));
+      parts_.push_back({unit, use, values});
     }
     std::vector<int>& used = used_.emplace_back(of_unit.uses);
-    if (all > 0) used.insert(std::ranges::lower_bound(used, unit), unit);
+    if (!own.empty()) used.insert(std::ranges::lower_bound(used, unit), unit);
     for (const int other : used) users_[other].push_back(unit);
   }
+  // Axes: those of the mesh from the neighbours outwards, two of them cut in two.
+  int stride = 1;
+  for (const MeshAxis axis : shape.mesh.order) {
+    const int size = shape.mesh.size(axis);
+    const auto place = static_cast<std::size_t>(axis);
+    axes_[place] = {size, stride};
+    if (axis == MeshAxis::Dp) {
+      axes_[place].size = size / shape.copies;
+      axes_[kMeshAxes.size()] = {shape.copies, stride * axes_[place].size};
+    } else if (axis == MeshAxis::Tp) {
+      axes_[kMeshAxes.size() + 1] = {shape.sharers, stride};
+      axes_[place] = {size / shape.sharers, stride * shape.sharers};
+    }
+    stride *= size;
+  }
   // Groups.
-  for (AxisSet axes = 1; axes < 1U << kMeshAxes.size(); ++axes) {
+  for (AxisSet axes = 1; axes < 1U << kStepAxes; ++axes) {
     if (with_ranks(axes) == axes) axis_sets_.push_back(axes);
   }
+  replica_.assign(static_cast<std::size_t>(shape.mesh.ranks()), -1);
   for (Rank rank = 0; rank < shape.mesh.ranks(); ++rank) {
-    const std::vector<Rank> replicas = group(replica_axes(), rank);
-    replica_.push_back(static_cast<int>(std::ranges::find(replicas, rank) - replicas.begin()));
+    if (replica_[rank] >= 0) continue;
+    int place = 0;
+    for (const Rank other : group(replica_axes(), rank)) replica_[other] = place++;
   }
-}
-
-BlockIds StepTables::parts_of(int unit) const {
-  BlockIds ids;
-  for (int part = 0; part < static_cast<int>(parts_.size()); ++part) {
-    if (parts_[part].unit == unit) ids.push_back(part);
-  }
-  return ids;
 }
 
 std::int64_t StepTables::values(int part, Rank rank, const Heads& shards) const {
   const StepPart& of = parts_[part];
-  std::int64_t whole = of.values;
-  if (of.use == TpUse::Split) {
-    const int tp = shape_.mesh.tp;
-    const int index = tp_index(rank);
-    whole = piece_begin(of.values, tp, index + 1) - piece_begin(of.values, tp, index);
+  const int index = tp_index(rank);
+  const std::vector<UseShards>& given = shape_.units[of.unit].shards;
+  if (!given.empty()) {
+    const std::vector<std::int64_t>& counts = given[index][static_cast<std::size_t>(of.use)];
+    return std::accumulate(counts.begin() + shards.begin, counts.begin() + shards.end,
+                           std::int64_t{0});
   }
+  // Groups of ranks with the same values share them.
+  const int groups = shape_.mesh.tp / holders(of.use);
+  const int group = index / holders(of.use);
+  const std::int64_t whole =
+      piece_begin(of.values, groups, group + 1) - piece_begin(of.values, groups, group);
   return piece_begin(whole, replicas_, shards.end) - piece_begin(whole, replicas_, shards.begin);
+}
+
+AxisSet StepTables::same_axes(TpUse use) const {
+  if (use == TpUse::Split) return 0;
+  return use == TpUse::Shared ? with_ranks(kSharersAxis) : tp_axis();
+}
+
+int StepTables::holders(TpUse use) const {
+  return holders_of(shape_, use);
 }
 
 AxisSet StepTables::with_ranks(AxisSet axes) const {
   AxisSet result = 0;
-  for (const MeshAxis axis : kMeshAxes) {
-    if (shape_.mesh.size(axis) > 1) result |= axes & bit(axis);
+  for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
+    if (axes_[axis].size > 1) result |= axes & 1U << axis;
   }
   return result;
 }
 
 std::vector<Rank> StepTables::group(AxisSet axes, Rank rank) const {
-  std::vector<Rank> ranks;
-  for (Rank other = 0; other < shape_.mesh.ranks(); ++other) {
-    const bool differs = std::ranges::any_of(kMeshAxes, [&](MeshAxis axis) {
-      return (axes & bit(axis)) == 0 &&
-             mesh_index(shape_.mesh, other, axis) != mesh_index(shape_.mesh, rank, axis);
-    });
-    if (!differs) ranks.push_back(other);
+  std::vector<Rank> ranks{rank};
+  for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
+    if ((axes >> axis & 1) == 0) continue;
+    // From each rank so far, all places along this axis.
+    std::vector<Rank> more;
+    for (const Rank from : ranks) {
+      for (int place = 0; place < size(axis); ++place) {
+        more.push_back(from + (place - index(axis, from)) * axes_[axis].stride);
+      }
+    }
+    ranks = std::move(more);
   }
+  std::ranges::sort(ranks);
   return ranks;
 }
 

@@ -2,11 +2,15 @@
 // gradients and the optimizer's state are spread over the replicas.
 //
 //   unit        a part of a model that runs at once: embedding, layer, head
-//   replicas    the dp x cp ranks that would hold the same parameters without ZeRO
+//   replicas    the dp x cp ranks that would hold the same parameters without ZeRO: N of them
+//   copies      groups of replicas along dp that hold the same shards (hybrid sharding)
+//   sharers     neighbours along tp that have the same values, such as those of a KV head
 //   part        the values of a unit that have one use over tp: a block of the programs
-//   shard       of each part, values [r n / N, (r + 1) n / N) of replica r of N
+//   shard       of each part, what replica r has: UnitShape::shards, or values [r n / N, (r + 1) n
+//               / N)
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -21,7 +25,12 @@ enum class TpUse : std::uint8_t {
   Split,   ///< Each rank has a part of them: [t n / tp, (t + 1) n / tp) of n.
   Summed,  ///< All ranks have all, and each uses them on its own tokens: gradients are partial.
   Alike,   ///< All ranks have all, and use them on the same tokens: gradients are equal.
+  Shared,  ///< Split over groups of sharers; each uses them on its own tokens or heads.
 };
+inline constexpr std::size_t kTpUses = 4;
+
+/// Values of each shard, by use.
+using UseShards = std::array<std::vector<std::int64_t>, kTpUses>;
 
 /// A unit, with the numbers of values that it owns, by their use over tp. All are one if tp is 1.
 struct UnitShape {
@@ -30,6 +39,8 @@ struct UnitShape {
   std::int64_t summed = 0;
   std::int64_t alike = 0;
   std::vector<int> uses;  ///< Other units whose values it uses too, ascending: a tied embedding.
+  std::int64_t shared = 0;
+  std::vector<UseShards> shards = {};  ///< By rank along tp. Empty: equal parts.
 };
 
 struct StepShape {
@@ -41,16 +52,22 @@ struct StepShape {
   bool reshard_after_forward = true;
   /// Between units each rank of tp has tokens of its own; otherwise all have the same.
   bool sequence_parallel = true;
+  int copies = 1;   ///< A divisor of dp. The copies are the outer ranks along dp.
+  int sharers = 1;  ///< A divisor of tp below tp.
 };
 
 /// @throws InvalidArgument naming what is wrong and the nearest legal choice.
 void check_shape(const StepShape& shape);
 
-/// Axes of a mesh as bits, 1 << MeshAxis.
+/// Axes of a step as bits, 1 << MeshAxis. Where there are copies, they are an axis of their own,
+/// and dp is the one inside them; so are the sharers inside tp.
 using AxisSet = unsigned;
 constexpr AxisSet bit(MeshAxis axis) {
   return 1U << static_cast<unsigned>(axis);
 }
+inline constexpr AxisSet kCopiesAxis = 1U << kMeshAxes.size();
+inline constexpr AxisSet kSharersAxis = kCopiesAxis << 1;
+inline constexpr std::size_t kStepAxes = kMeshAxes.size() + 2;
 /// The names: `dp, cp`.
 std::string axis_names(AxisSet axes);
 
@@ -73,7 +90,7 @@ class StepTables {
 
   const std::vector<StepPart>& parts() const { return parts_; }
   /// The parts of a unit that are not empty.
-  BlockIds parts_of(int unit) const;
+  const BlockIds& parts_of(int unit) const { return parts_of_[unit]; }
   /// The units whose values this one uses, ascending.
   const std::vector<int>& used_by(int unit) const { return used_[unit]; }
   /// The units that use values of this one, ascending.
@@ -88,18 +105,37 @@ class StepTables {
   std::int64_t values(int part, Rank rank, const Heads& shards) const;
 
   AxisSet replica_axes() const { return with_ranks(bit(MeshAxis::Dp) | bit(MeshAxis::Cp)); }
-  AxisSet tp_axis() const { return with_ranks(bit(MeshAxis::Tp)); }
+  AxisSet copies_axis() const { return with_ranks(kCopiesAxis); }
+  /// Tp, with the sharers.
+  AxisSet tp_axis() const { return with_ranks(bit(MeshAxis::Tp) | kSharersAxis); }
+  /// The axes of tp along which all ranks have the same values.
+  AxisSet same_axes(TpUse use) const;
+  /// The number of ranks along tp that have the same values.
+  int holders(TpUse use) const;
   /// The axes of more than one rank.
   AxisSet with_ranks(AxisSet axes) const;
   /// The sets of such axes, none empty: each is a group of every rank, in this order.
   const std::vector<AxisSet>& axis_sets() const { return axis_sets_; }
   /// The ranks that differ from `rank` along these axes alone, ascending.
   std::vector<Rank> group(AxisSet axes, Rank rank) const;
+  /// The ranks of an axis, by the number of its bit, and the place of a rank along it.
+  int size(std::size_t axis) const { return axes_[axis].size; }
+  int index(std::size_t axis, Rank rank) const {
+    return rank / axes_[axis].stride % axes_[axis].size;
+  }
 
  private:
+  /// Ranks along an axis, and how far neighbours are apart.
+  struct StepAxis {
+    int size = 1;
+    int stride = 1;
+  };
+
   StepShape shape_;
   int replicas_ = 1;
+  std::array<StepAxis, kStepAxes> axes_;  ///< By number of the bit.
   std::vector<StepPart> parts_;
+  std::vector<BlockIds> parts_of_;  ///< By unit.
   std::vector<std::vector<int>> used_;
   std::vector<std::vector<int>> users_;
   std::vector<int> replica_;  ///< By rank.

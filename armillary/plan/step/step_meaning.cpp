@@ -128,6 +128,16 @@ bool StepMeaning::next_border(const Shown& from, const Shown& to) {
   return is_next;
 }
 
+bool StepMeaning::uses_nothing(const Shown& x) {
+  const int unit = x.view.blocks.front();
+  const bool plain = tables_.used_by(unit).empty();
+  if (!plain) {
+    fault(*x.at, "border",
+          fmt::format("runs {} without its values", tables_.shape().units[unit].name));
+  }
+  return plain;
+}
+
 void StepMeaning::run(std::span<const Action> parts) {
   const Action& at = parts.front();
   const StepOp kind = op(at).kind;
@@ -135,6 +145,10 @@ void StepMeaning::run(std::span<const Action> parts) {
     switch (kind) {
       case StepOp::Forward:
         return run_forward(at);
+      case StepOp::ForwardPlain:
+        return run_forward_plain(at);
+      case StepOp::BackwardPlain:
+        return run_backward_plain(at);
       case StepOp::Loss:
         return run_loss(at);
       case StepOp::Backward:
@@ -178,6 +192,23 @@ void StepMeaning::run_forward(const Action& at) {
                  "uses " + name(weight, weight.cells.front()) + ", which this unit does not use");
   }
   add_term(y, y.cells.front(), owner - owners.begin(), 0);
+}
+
+void StepMeaning::run_forward_plain(const Action& at) {
+  const Shown x = read(at, ForwardPlainOperand::kX);
+  if (!diagnostics_.empty() || !complete(x)) return;
+  const Shown y = write(at, ForwardPlainOperand::kY);
+  if (!diagnostics_.empty() || !next_border(x, y) || !uses_nothing(x)) return;
+  *y.cells.front().value = empty_value(tables_, StepTensor::X, y.view.blocks.front());
+}
+
+void StepMeaning::run_backward_plain(const Action& at) {
+  const Shown x = read(at, BackwardPlainOperand::kX);
+  const Shown dy = read(at, BackwardPlainOperand::kDy);
+  if (!diagnostics_.empty() || !complete(x) || !complete(dy) || !next_border(x, dy)) return;
+  const Shown dx = write(at, BackwardPlainOperand::kDx);
+  if (!diagnostics_.empty() || !next_border(dx, dy) || !uses_nothing(x)) return;
+  *dx.cells.front().value = empty_value(tables_, StepTensor::Dx, dx.view.blocks.front());
 }
 
 void StepMeaning::run_loss(const Action& at) {
@@ -240,7 +271,8 @@ void StepMeaning::run_release(const Action& at) {
   for (const TypedCell& cell : shown.cells) *cell.value = {};
 }
 
-// A square counts along the axes whose ranks have other values; along tp all ranks together count.
+// A square counts along the axes whose ranks have other values; along tp all ranks together count,
+// and copies count the same.
 void StepMeaning::run_norm(const Action& at) {
   const Shown grad = read(at, NormOperand::kGrad);
   if (!diagnostics_.empty() || !complete(grad)) return;

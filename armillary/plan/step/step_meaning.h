@@ -51,9 +51,12 @@ class StepMeaning {
   bool complete(const Shown& shown);
   bool whole_old_weight(const Shown& weight);
   bool next_border(const Shown& from, const Shown& to);
+  bool uses_nothing(const Shown& x);
 
   // Kinds of ops.
   void run_forward(const Action& at);
+  void run_forward_plain(const Action& at);
+  void run_backward_plain(const Action& at);
   void run_loss(const Action& at);
   void run_backward(const Action& at);
   void run_release(const Action& at);

@@ -67,11 +67,11 @@ class StepBuilder {
   RankProgram build() {
     add_tiles();
     for (row_ = 0; row_ < static_cast<int>(runs_.size()); ++row_) run_unit();
-    // The gradients of the last run.
-    sum_over_replicas();
+    // The gradients of the last run, and the sums that stand beside none.
+    sum_gradients();
     release_sums();
+    sum_at_end();
     ++row_;
-    sum_over_tp();
     sum(loss_, axes_of(loss_type(tables_), AxisType::Partial));
     ++row_;
     add_norm();
@@ -193,11 +193,12 @@ class StepBuilder {
   void run_unit() {
     const UnitRun& run = runs_[row_];
     const bool is_last = row_ + 1 == static_cast<int>(runs_.size());
-    sum_over_replicas();
+    sum_gradients();
     if (row_ == 0) gather(run.unit);
     if (!is_last) gather(runs_[row_ + 1].unit);
     run.backward ? run_backward(run) : run_forward(run);
-    release_sums();
+    // The sum of a microbatch's last gradient has all of the next forward to end.
+    if (run.backward || run.unit + 1 == tables_.units()) release_sums();
     release_weights(run, is_last ? std::vector<int>{} : tables_.used_by(runs_[row_ + 1].unit));
     if (run.backward) collect_sums(run);
   }
@@ -224,6 +225,9 @@ class StepBuilder {
       add_op(StepOp::Forward, {weight(owner), whole(x_.at({unit, m})), whole(x_.at({unit + 1, m}))},
              {false, std::exchange(begins, false)});
     }
+    if (tables_.used_by(unit).empty()) {
+      add_op(StepOp::ForwardPlain, {whole(x_.at({unit, m})), whole(x_.at({unit + 1, m}))});
+    }
     if (unit + 1 < tables_.units()) return;
     add_op(StepOp::Loss, {whole(x_.at({unit + 1, m})), whole(dx_.at({unit + 1, m})), whole(loss_)},
            {false, m == 0});
@@ -245,6 +249,10 @@ class StepBuilder {
              {weight(owner), whole(x_.at({unit, m})), whole(dx_.at({unit + 1, m})),
               whole(dx_.at({unit, m})), whole(grad)},
              {is_new, std::exchange(begins, false)});
+    }
+    if (tables_.used_by(unit).empty()) {
+      add_op(StepOp::BackwardPlain,
+             {whole(x_.at({unit, m})), whole(dx_.at({unit + 1, m})), whole(dx_.at({unit, m}))});
     }
   }
 
@@ -276,13 +284,12 @@ class StepBuilder {
     }
   }
 
-  void sum_over_replicas() {
+  void sum_gradients() {
     const AxisSet axes = tables_.replica_axes();
     for (const auto& [owner, microbatch] : std::exchange(complete_, {})) {
-      if (axes == 0) continue;
-      if (tables_.zero() == 0) {
-        sum(grad_[owner], axes);
-      } else if (tables_.zero() == 1) {
+      sum_over_tp(owner);
+      if (tables_.zero() == 0) continue;
+      if (tables_.zero() == 1) {
         add_joint(StepOp::ReduceInPlace, axes, {whole(grad_[owner])});
       } else {
         add_joint(StepOp::ReduceScatter, axes, {whole(grad_[owner]), whole(whole_grad_[owner])},
@@ -297,15 +304,25 @@ class StepBuilder {
     for (const int owner : std::exchange(summed_, {})) release(whole_grad_[owner], grad_slots_);
   }
 
-  void sum_over_tp() {
-    if (tables_.tp_axis() == 0) return;
-    for (int unit = 0; unit < tables_.units(); ++unit) {
-      for (const int part : tables_.parts_of(unit)) {
-        if (tables_.parts()[part].use != TpUse::Summed) continue;
-        View view = mine(grad_[unit]);
+  /// Sums a gradient over the ranks along tp that have the same values, smaller groups first.
+  void sum_over_tp(int owner) {
+    for (const TpUse use : {TpUse::Shared, TpUse::Summed}) {
+      for (const int part : tables_.parts_of(owner)) {
+        if (tables_.parts()[part].use != use) continue;
+        View view = whole(tables_.zero() < 2 ? grad_[owner] : whole_grad_[owner]);
         view.blocks = BlockIds{part};
-        add_joint(StepOp::AllReduce, tables_.tp_axis(), {view});
+        add_joint(StepOp::AllReduce, tables_.same_axes(use), {view});
       }
+    }
+  }
+
+  /// Sums over the copies; in stage 0 over the replicas too.
+  void sum_at_end() {
+    AxisSet axes = tables_.copies_axis();
+    if (tables_.zero() == 0) axes |= tables_.replica_axes();
+    if (axes == 0) return;
+    for (int unit = 0; unit < tables_.units(); ++unit) {
+      if (has_values(unit)) add_joint(StepOp::AllReduce, axes, {mine(grad_[unit])});
     }
   }
 
@@ -316,16 +333,16 @@ class StepBuilder {
     for (int unit = 0; unit < tables_.units(); ++unit) {
       BlockIds counted;
       for (const int part : tables_.parts_of(unit)) {
-        const bool counts =
-            tables_.parts()[part].use == TpUse::Split || tables_.tp_index(program_.rank) == 0;
-        if (counts) counted.push_back(part);
+        const int holders = tables_.holders(tables_.parts()[part].use);
+        if (tables_.tp_index(program_.rank) % holders == 0) counted.push_back(part);
       }
       if (counted.empty()) continue;
       View view = mine(grad_[unit]);
       view.blocks = std::move(counted);
       add_op(StepOp::Norm, {view, whole(norm_)}, {false, std::exchange(begins, false)});
     }
-    sum(norm_, tables_.tp_axis() | (tables_.zero() > 0 ? tables_.replica_axes() : 0));
+    if (tables_.zero() > 0) sum(norm_, tables_.replica_axes());
+    sum(norm_, tables_.tp_axis());
   }
 
   /// Updates all units; in stages 1 and 2 the values of each are gathered beside the next.
@@ -366,11 +383,15 @@ class StepBuilder {
 
 }  // namespace
 
+RankProgram rank_program(const StepTables& tables, const Measures& measures, Rank rank) {
+  return StepBuilder(tables, measures, rank).build();
+}
+
 StepProgram build_step(const StepShape& shape) {
   const StepTables tables(shape);
   StepProgram step{.tables = tables, .measures = step_measures(tables), .ranks = {}};
   for (Rank rank = 0; rank < shape.mesh.ranks(); ++rank) {
-    step.ranks.push_back(StepBuilder(step.tables, step.measures, rank).build());
+    step.ranks.push_back(rank_program(step.tables, step.measures, rank));
   }
   return step;
 }

@@ -8,16 +8,17 @@
 //
 //   lane 1   stage 3: gather of the unit that runs next; a unit is released behind its run if the
 //            next run does not use it (without reshard_after_forward: behind its backward)
-//   lane 2   the sum over the replicas of the gradients that the run before has completed
+//   lane 2   the sum of the gradients that the run before has completed: over tp, once for Shared
+//            and once for Summed values of the unit, then over the replicas
 //
-//   stage 0      all_reduce, once, in the last microbatch
+//   stage 0      over tp in the last microbatch; over all replicas by all_reduce, once, at the end
 //   stage 1      reduce_scatter in place, once, in the last microbatch
 //   stage 2, 3   reduce_scatter in every microbatch, added to the shard; the whole gradient is
-//                released
+//                released behind the next run of backward, or behind all of forward
 //
-// Values that several units use (a tied embedding) are summed once, after the last of them. Over
-// tp, gradients of Summed values are summed once, at the end. The norm counts what all ranks of tp
-// have on the first of them.
+// Values that several units use (a tied embedding) are summed once, after the last of them. Shards
+// are summed over copies at the end. The norm counts what several ranks of tp have on the first of
+// them; it is summed over the replicas, then over tp.
 #pragma once
 
 #include <vector>
@@ -35,6 +36,9 @@ struct StepProgram {
   /// Refers to this object.
   World world() const { return {measures, ranks}; }
 };
+
+/// The program of one rank. `measures` are step_measures(tables).
+RankProgram rank_program(const StepTables& tables, const Measures& measures, Rank rank);
 
 /// The programs of all ranks: the same ops in the same order, but for their views and for units of
 /// which a rank of tp counts nothing in the norm.

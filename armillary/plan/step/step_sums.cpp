@@ -6,6 +6,7 @@
 #include <set>
 
 #include "armillary/plan/step/step_meaning.h"
+#include "armillary/plan/step/storage.h"
 
 namespace armillary::plan::step {
 
@@ -149,7 +150,10 @@ void StepMeaning::run_all_reduce(std::span<const Action> parts, AxisSet axes) {
   if (!summable(sums, axes)) return;
   const bool of_replicas = tensor == StepTensor::Grad && (axes & tables_.replica_axes()) != 0;
   for (const Shown& sum : sums) {
-    if (!has_all_terms(sum) || (of_replicas && !shows_all(sum, true))) return;
+    // A whole gradient of one microbatch is summed before it is added to the shard.
+    const bool passes = is_transient(tables_, sum.at->rank, *sum.tile);
+    if (!passes && !has_all_terms(sum)) return;
+    if (of_replicas && !shows_all(sum, true)) return;
   }
   for (const Shown& sum : sums) {
     for (const TypedCell& cell : sum.cells) {
@@ -160,19 +164,20 @@ void StepMeaning::run_all_reduce(std::span<const Action> parts, AxisSet axes) {
   }
 }
 
-// Values that all ranks of tp have are counted by one of them, for each replica; all others by all
-// ranks, or by none if another rank of tp counts them.
+// Values that several ranks of a group have are counted by one of them; all others by all ranks, or
+// by none if a rank of another group counts them.
 void StepMeaning::run_norm_sum(const std::vector<Shown>& norms, AxisSet axes) {
   for (int part = 0; part < static_cast<int>(tables_.parts().size()); ++part) {
     const std::string of = term_name(tables_, StepTensor::Norm, 0, part);
+    const AxisSet same = axes & tables_.same_axes(tables_.parts()[part].use);
     std::size_t counts = 0;
-    std::set<int> replicas;
+    std::set<Rank> counted;  // The first of the ranks that have the same.
     std::int8_t result = -1;
     for (const Shown& norm : norms) {
       const std::int8_t left = norm.cells.front().value->terms[part];
       if (left < 0) continue;
       ++counts;
-      replicas.insert(tables_.replica(norm.at->rank));
+      counted.insert(tables_.group(same, norm.at->rank).front());
       const bool is_partial = (static_cast<AxisSet>(left) & axes) == axes;
       if (!is_partial || (result >= 0 && result != left)) {
         return fault(
@@ -182,12 +187,9 @@ void StepMeaning::run_norm_sum(const std::vector<Shown>& norms, AxisSet axes) {
       result = left;
     }
     if (counts == 0) continue;
-    const bool by_one =
-        (axes & tables_.tp_axis()) != 0 && tables_.parts()[part].use != TpUse::Split;
     const std::size_t ranks = norms.size();
-    const std::size_t required =
-        by_one ? ranks / static_cast<std::size_t>(tables_.shape().mesh.tp) : ranks;
-    if (counts != required || (by_one && replicas.size() != required)) {
+    const std::size_t required = ranks / tables_.group(same, norms.front().at->rank).size();
+    if (counts != required || counted.size() != required) {
       return fault(*norms.front().at, counts > required ? "twice" : "partial",
                    fmt::format("sums norm, in which {} of {} ranks count {}; {} is required",
                                counts, ranks, of, required));

@@ -3,6 +3,7 @@
 #include "armillary/plan/step/storage.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "armillary/plan/step/words.h"
 
@@ -84,8 +85,16 @@ StepBytes bytes_of(const StepTables& tables, const RankProgram& program) {
     }
   }
   std::vector<bool> is_there(program.tiles.size());
+  std::vector<std::int64_t> addends(program.tiles.size());  // By whole gradient.
   std::int64_t now = bytes.peak = bytes.rest;
   for (const Op& op : program.ops) {
+    if (op.kind == StepOp::ReduceScatter && !op.init[kUnitSide]) {
+      std::int64_t& addend = addends[op.views[ReduceScatterOperand::kAll].tile];
+      addend =
+          bytes_of(tables, program.rank, program.tiles[op.views[ReduceScatterOperand::kMine].tile]);
+      now += addend;
+      bytes.peak = std::max(bytes.peak, now);
+    }
     for (std::size_t v = 0; v < op.views.size(); ++v) {
       const int id = op.views[v].tile;
       const Tile& tile = program.tiles[id];
@@ -94,6 +103,7 @@ StepBytes bytes_of(const StepTables& tables, const RankProgram& program) {
       if (is_there[id] == stays) continue;
       is_there[id] = stays;
       now += (stays ? 1 : -1) * bytes_of(tables, program.rank, tile);
+      if (!stays) now -= std::exchange(addends[id], 0);
       bytes.peak = std::max(bytes.peak, now);
     }
   }

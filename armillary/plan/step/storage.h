@@ -6,9 +6,10 @@
 //   2       all        shard      shard      4 n + 12 n / N
 //   3       shard      shard      shard      16 n / N
 //
-// n / N is a rank's shard, values [r n / N, (r + 1) n / N) of each part. Beside these, stages 2 and
-// 3 have whole gradients of the units that run backward, stage 3 whole weights of the units that
-// run: transient tiles, from the op that writes them to their release.
+// n / N stands for a rank's shard. Beside these, stages 2 and 3 have whole gradients of the units
+// that run backward, stage 3 whole weights of the units that run: transient tiles, from the op that
+// writes them to their release. A reduce_scatter that adds to a shard has room for what it adds, as
+// long as the whole gradient is there.
 #pragma once
 
 #include <vector>

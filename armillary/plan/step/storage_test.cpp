@@ -56,16 +56,19 @@ TEST(StepBytes, AtRestSumUpOverAllRanks) {
 TEST(StepBytes, AtMostAreFourUnitsInStageThree) {
   const int last = static_cast<int>(kValues.size()) - 1;
   const auto values = [&](int unit) { return unit < 0 || unit > last ? 0 : kValues[unit]; };
-  std::int64_t stage2 = 0;
-  std::int64_t stage3 = 0;
-  for (int i = 0; i <= last; ++i) {
-    stage2 = std::max(stage2, 4 * (values(i) + values(i + 1)));
-    stage3 = std::max(stage3, 4 * (2 * values(i) + values(i - 1) + values(i + 1)));
-  }
   for (const int microbatches : {1, 2}) {
     const StepProgram two = build_step(uneven(2, microbatches));
     const StepProgram three = build_step(uneven(3, microbatches));
     for (int rank = 0; rank < 3; ++rank) {
+      std::int64_t stage2 = 0;
+      std::int64_t stage3 = 0;
+      for (int i = 0; i <= last; ++i) {
+        // The second microbatch adds to the shard of the gradient that is summed.
+        const std::int64_t next = values(i + 1);
+        const std::int64_t added = microbatches == 1 ? 0 : (rank + 1) * next / 3 - rank * next / 3;
+        stage2 = std::max(stage2, 4 * (values(i) + next + added));
+        stage3 = std::max(stage3, 4 * (2 * values(i) + values(i - 1) + next + added));
+      }
       EXPECT_EQ(bytes_of(two.tables, two.ranks[rank]).peak,
                 resting_bytes(two.tables, rank) + stage2);
       EXPECT_EQ(bytes_of(three.tables, three.ranks[rank]).peak,
@@ -102,6 +105,47 @@ TEST(StepTypes, OfGradientsFollowFromUse) {
   EXPECT_EQ(to_string(border_type(tables)), "dp, tp sharded");
   EXPECT_EQ(to_string(loss_type(tables)), "dp, tp partial");
   EXPECT_EQ(to_string(parameter_type(tables, TpUse::Alike)), "replicated");
+}
+
+/// Every value of a rank is in one shard, however shards are cut.
+TEST(StepBytes, AreThoseOfTheGivenShards) {
+  for (const StepShape& shape : grouped_steps()) {
+    const StepProgram step = build_step(shape);
+    for (const RankProgram& program : step.ranks) {
+      const StepBytes bytes = bytes_of(step.tables, program);
+      EXPECT_EQ(bytes.rest, resting_bytes(step.tables, program.rank)) << name_of(shape);
+      EXPECT_GE(bytes.peak, bytes.rest);
+      EXPECT_EQ(bytes.peak > bytes.rest, step.tables.zero() >= 2) << name_of(shape);
+    }
+  }
+  StepShape uneven_shards = uneven(3);
+  for (UnitShape& unit : uneven_shards.units) {
+    unit.shards = {UseShards{
+        std::vector<std::int64_t>{unit.split - 2, 0, 2}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}}};
+  }
+  const StepTables tables(uneven_shards);
+  EXPECT_EQ(resting_bytes(tables, 0), 16 * (100 + 40 + 70 + 35 - 8));
+  EXPECT_EQ(resting_bytes(tables, 1), 0);
+  EXPECT_EQ(resting_bytes(tables, 2), 16 * 8);
+}
+
+TEST(StepTables, CopiesAndSharersAreAxes) {
+  StepShape shape = small_step({.dp = 4, .tp = 4}, 1, 1, false);
+  shape.copies = shape.sharers = 2;
+  const StepTables tables(shape);
+  // rank = tp + 4 dp.
+  EXPECT_EQ(tables.replicas(), 2);
+  EXPECT_EQ(tables.axis_sets().size(), 15U);
+  EXPECT_EQ(tables.group(kSharersAxis, 5), (std::vector<Rank>{4, 5}));
+  EXPECT_EQ(tables.group(bit(MeshAxis::Tp), 5), (std::vector<Rank>{5, 7}));
+  EXPECT_EQ(tables.group(tables.tp_axis(), 5), (std::vector<Rank>{4, 5, 6, 7}));
+  EXPECT_EQ(tables.group(tables.replica_axes(), 5), (std::vector<Rank>{1, 5}));
+  EXPECT_EQ(tables.group(tables.copies_axis(), 5), (std::vector<Rank>{5, 13}));
+  EXPECT_EQ(tables.replica(13), 1);
+  EXPECT_EQ(axis_names(tables.tp_axis() | tables.copies_axis()), "tp, copies, sharers");
+  EXPECT_EQ(to_string(gradient_type(tables, TpUse::Shared)),
+            "dp, copies, sharers partial; tp sharded");
+  EXPECT_EQ(to_string(parameter_type(tables, TpUse::Shared)), "tp sharded");
 }
 
 TEST(StepTables, GroupsAreAxes) {

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <string_view>
+
 #include "armillary/plan/program/grid.h"
 #include "armillary/plan/step/storage.h"
 #include "armillary/plan/step/types.h"
@@ -12,8 +15,9 @@ namespace {
 /// The name of a unit, with the use over tp of a part that is not split.
 std::string part_name(const StepTables& tables, const StepPart& part) {
   const std::string& unit = tables.shape().units[part.unit].name;
-  if (part.use == TpUse::Split) return unit;
-  return unit + (part.use == TpUse::Summed ? ", summed over tp" : ", alike over tp");
+  constexpr std::array<std::string_view, kTpUses> kUsesInText{
+      "", ", summed over tp", ", alike over tp", ", shared along tp"};
+  return fmt::format("{}{}", unit, kUsesInText[static_cast<std::size_t>(part.use)]);
 }
 
 }  // namespace

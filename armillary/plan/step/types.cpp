@@ -5,12 +5,21 @@
 namespace armillary::plan::step {
 namespace {
 
-/// The type of all axes of more than one rank: `replicas` along dp and cp, `tp` along tp.
-MeshType mesh_type(const StepTables& tables, AxisType replicas, AxisType tp) {
+/// Types along the axes of a step.
+struct TypesAlong {
+  AxisType replicas;  ///< dp, cp and copies.
+  AxisType tp;
+  AxisType sharers;
+};
+
+MeshType mesh_type(const StepTables& tables, const TypesAlong& types) {
   MeshType type;
-  for (const MeshAxis axis : kMeshAxes) {
-    if (tables.with_ranks(bit(axis)) == 0 || axis == MeshAxis::Pp) continue;
-    type.along[static_cast<std::size_t>(axis)] = axis == MeshAxis::Tp ? tp : replicas;
+  const AxisSet replicas = tables.replica_axes() | tables.copies_axis();
+  for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
+    const AxisSet here = tables.with_ranks(1U << axis);
+    if ((here & replicas) != 0) type.along[axis] = types.replicas;
+    if ((here & bit(MeshAxis::Tp)) != 0) type.along[axis] = types.tp;
+    if ((here & kSharersAxis) != 0) type.along[axis] = types.sharers;
   }
   return type;
 }
@@ -23,21 +32,24 @@ AxisType gradient_type(AxisType value, AxisType data) {
 }
 
 MeshType parameter_type(const StepTables& tables, TpUse use) {
-  return mesh_type(tables, AxisType::Replicated,
-                   use == TpUse::Split ? AxisType::Sharded : AxisType::Replicated);
+  using enum AxisType;
+  const bool splits = use == TpUse::Split || use == TpUse::Shared;
+  return mesh_type(tables, {Replicated, splits ? Sharded : Replicated,
+                            use == TpUse::Split ? Sharded : Replicated});
 }
 
 MeshType border_type(const StepTables& tables) {
-  const bool own_tokens = tables.shape().sequence_parallel;
-  return mesh_type(tables, AxisType::Sharded,
-                   own_tokens ? AxisType::Sharded : AxisType::Replicated);
+  using enum AxisType;
+  const AxisType tp = tables.shape().sequence_parallel ? Sharded : Replicated;
+  return mesh_type(tables, {Sharded, tp, tp});
 }
 
 // Data along tp is what the use says: values that are summed meet tokens of each rank's own.
 MeshType gradient_type(const StepTables& tables, TpUse use) {
   const MeshType value = parameter_type(tables, use);
-  const MeshType data = mesh_type(tables, AxisType::Sharded,
-                                  use == TpUse::Summed ? AxisType::Sharded : AxisType::Replicated);
+  const bool own = use == TpUse::Summed || use == TpUse::Shared;
+  const AxisType along_tp = own ? AxisType::Sharded : AxisType::Replicated;
+  const MeshType data = mesh_type(tables, {AxisType::Sharded, along_tp, along_tp});
   MeshType type;
   for (std::size_t axis = 0; axis < type.along.size(); ++axis) {
     type.along[axis] = gradient_type(value.along[axis], data.along[axis]);
@@ -53,8 +65,8 @@ MeshType loss_type(const StepTables& tables) {
 
 AxisSet axes_of(const MeshType& type, AxisType along) {
   AxisSet axes = 0;
-  for (const MeshAxis axis : kMeshAxes) {
-    if (type[axis] == along) axes |= bit(axis);
+  for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
+    if (type.along[axis] == along) axes |= 1U << axis;
   }
   return axes;
 }

@@ -1,10 +1,12 @@
 // types.h: what a value means along each axis of the mesh. Collectives are the only conversions;
 // no op reads a partial value unless it is linear.
 //
-//                 dp, cp                     tp
+//                 dp, cp, copies             tp
 //   parameters    replicated                 sharded (Split), else replicated
 //   borders       sharded                    sharded with sequence_parallel, else replicated
 //   gradients     partial                    sharded (Split), partial (Summed), replicated (Alike)
+//
+// Shared values are sharded along tp, and along the sharers as Summed ones.
 //
 // A border is what one unit hands to the next. With ZeRO, parameters and summed gradients are
 // stored sharded over the replicas; that is storage (StepTables::own_shard), not meaning.
@@ -22,9 +24,9 @@ enum class AxisType : std::uint8_t {
   Partial,     ///< The sum over the axis is meant.
 };
 
-/// By MeshAxis. Along an axis of 1 everything is replicated.
+/// By number of the axis' bit. Along an axis of 1 everything is replicated.
 struct MeshType {
-  std::array<AxisType, kMeshAxes.size()> along{};
+  std::array<AxisType, kStepAxes> along{};
   AxisType operator[](MeshAxis axis) const { return along[static_cast<std::size_t>(axis)]; }
   bool operator==(const MeshType&) const = default;
 };

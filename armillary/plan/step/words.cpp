@@ -2,6 +2,7 @@
 // the structs of words.h.
 #include "armillary/plan/step/words.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -37,6 +38,10 @@ constexpr std::array<Operand, 4> kUpdateOperands{{{"weight", Update, StepTensor:
                                                   {"state", Update, StepTensor::State},
                                                   {"grad", Read, StepTensor::Grad},
                                                   {"norm", Read, StepTensor::Norm}}};
+constexpr std::array<Operand, 2> kForwardPlainOperands{
+    {{"x", Read, StepTensor::X}, {"y", Write, StepTensor::X}}};
+constexpr std::array<Operand, 3> kBackwardPlainOperands{
+    {{"x", Read, StepTensor::X}, {"dy", Read, StepTensor::Dx}, {"dx", Write, StepTensor::Dx}}};
 
 constexpr unsigned kOfUnits = 1U << kUnitSide;
 constexpr unsigned kOfBorders = 1U << kBorderSide;
@@ -80,7 +85,9 @@ constexpr std::array kStepKinds{
                .form = "reduce_in_place(% over @)",
                .joint = true}),
     kind_word({.name = "norm", .operands = kNormOperands, .begins = kOfBorders, .reshapes = true}),
-    kind_word({.name = "update", .operands = kUpdateOperands})};
+    kind_word({.name = "update", .operands = kUpdateOperands}),
+    kind_word({.name = "forward_plain", .operands = kForwardPlainOperands, .reshapes = true}),
+    kind_word({.name = "backward_plain", .operands = kBackwardPlainOperands, .reshapes = true})};
 
 constexpr std::array<TensorWord, 7> kStepTensors{{{.name = "weight", .side = kUnitSide},
                                                   {.name = "state", .side = kUnitSide},
@@ -93,13 +100,26 @@ constexpr std::array<SideWord, 2> kStepSides{
     {{.name = "unit", .plural = "units"}, {.name = "border", .plural = "borders"}}};
 constexpr std::array<std::string_view, 1> kStepPasses{"step"};
 
-static_assert(kStepKinds.size() == static_cast<std::size_t>(StepOp::Update) + 1);
+static_assert(kStepKinds.size() == static_cast<std::size_t>(StepOp::BackwardPlain) + 1);
 static_assert(kStepKinds.size() <= kMostKinds);
 constexpr Vocabulary kStepWords{.name = "step",
                                 .kinds = kStepKinds,
                                 .tensors = kStepTensors,
                                 .sides = kStepSides,
                                 .passes = kStepPasses};
+
+/// The most values of a shard of a part.
+std::int64_t largest_shard(const StepTables& tables, const StepPart& part) {
+  std::int64_t most = 0;
+  for (const UseShards& of_rank : tables.shape().units[part.unit].shards) {
+    for (const std::int64_t count : of_rank[static_cast<std::size_t>(part.use)]) {
+      most = std::max(most, count);
+    }
+  }
+  if (most > 0) return most;
+  const int groups = tables.shape().mesh.tp / tables.holders(part.use);
+  return ceil_div(ceil_div(part.values, groups), tables.replicas());
+}
 
 }  // namespace
 
@@ -110,8 +130,7 @@ const Vocabulary& step_words() {
 Measures step_measures(const StepTables& tables) {
   std::vector<std::int64_t> shards;  // By part.
   for (const StepPart& part : tables.parts()) {
-    const int over_tp = part.use == TpUse::Split ? tables.shape().mesh.tp : 1;
-    shards.push_back(ceil_div(ceil_div(part.values, over_tp), tables.replicas()));
+    shards.push_back(largest_shard(tables, part));
   }
   const std::vector<std::int64_t> borders(static_cast<std::size_t>(tables.units()) + 1, 0);
   const int microbatches = tables.shape().microbatches;

@@ -38,6 +38,9 @@ enum class StepOp : std::uint8_t {
   ReduceInPlace,  ///< u all: the rank's own shard becomes the sum, the others nothing
   Norm,           ///< grad | u norm: adds the squares
   Update,         ///< grad norm | u weight, u state: clips, AdamW
+  // Runs of a unit that uses no values.
+  ForwardPlain,   ///< x | y
+  BackwardPlain,  ///< x dy | dx
 };
 KindTag word_tag(StepOp);
 
@@ -62,6 +65,12 @@ struct BackwardOperand {
 };
 struct ReduceScatterOperand {
   static constexpr std::size_t kMine = 0, kAll = 1;
+};
+struct ForwardPlainOperand {
+  static constexpr std::size_t kX = 0, kY = 1;
+};
+struct BackwardPlainOperand {
+  static constexpr std::size_t kX = 0, kDy = 1, kDx = 2;
 };
 struct NormOperand {
   static constexpr std::size_t kGrad = 0, kNorm = 1;

@@ -96,22 +96,27 @@ StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass) {
   const double shared = cost.tied ? first : 0;
   LargestMoment largest(cost, pass);
 
-  // The last unit, forward and backward. The gradients of the first one may be those of the pass
-  // before, under way until the next sum.
+  // The last unit, forward and backward. In forward the gradients of the first one may be those of
+  // the pass before, under way.
   const double before = pass.share > 0 ? first : 0;
+  const double all = first + static_cast<double>(layers) * layer + last;
   for (const Moment& moment : bytes.loss) {
-    largest.offer(layers, moment, {.values = last + shared, .gradients = before});
+    largest.offer(layers, moment,
+                  {.values = pass.keeps_values ? all : last + shared, .gradients = before});
   }
   for (const Moment& moment : bytes.last_unit) {
-    largest.offer(layers, moment,
-                  {.values = last + shared + layer, .gradients = last + std::max(shared, before)});
+    largest.offer(
+        layers, moment,
+        {.values = pass.keeps_values ? all : last + shared + layer, .gradients = last + shared});
   }
   // Layers: the unit before is gathered, and the gradients of the unit after are under way. Those
   // of tied parameters stay until the first unit has added its own.
   for (std::int64_t i = layers - 1; i >= 0; --i) {
-    const WholeUnits whole{.values = layer + (i == 0 ? first : layer),
-                           .gradients = layer + shared,
-                           .in_sum = i + 1 == layers ? last : layer};
+    const double next = i == 0 ? first : layer;
+    const WholeUnits whole{
+        .values = pass.keeps_values ? first + static_cast<double>(i + 1) * layer : layer + next,
+        .gradients = layer + shared,
+        .in_sum = i + 1 == layers ? last : layer};
     for (const Moment& moment : bytes.backward) largest.offer_layer(i, moment, whole);
   }
   // The first unit: its output is the input of a layer.

@@ -23,6 +23,7 @@ struct PassOnRank {
   double gradient = 0;
   /// Part of a unit's gradients that the rank owns, if sums of an earlier pass wait in it; else 0.
   double share = 0;
+  bool keeps_values = false;  ///< Whole values stay from forward until the unit's backward.
 };
 
 /// Bytes at that moment.

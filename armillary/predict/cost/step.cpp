@@ -183,7 +183,8 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism, double 
                         .tp = mesh.tp,
                         .value = replicas > 1 && parallelism.zero == 3 ? gathered : 0,
                         .gradient = divides_gradients ? bytes.gradient : 0,
-                        .share = share.microbatches > 1 ? 1.0 / replicas : 0});
+                        .share = share.microbatches > 1 ? 1.0 / replicas : 0,
+                        .keeps_values = !parallelism.reshard_after_forward});
   memory.activations = peak.kept;
   memory.transient = peak.held;
   memory.gathered = peak.gathered;

@@ -44,6 +44,8 @@ struct Parallelism {
   int zero = 0;  ///< Stage of ZeRO over the dp * cp ranks that hold the same parameters: 0 to 3.
   Recompute recompute = Recompute::None;
   std::int64_t microbatch = 1;  ///< Sequences of a replica in one pass; 0: all.
+  /// Stage 3: gathered parameters are freed after forward.
+  bool reshard_after_forward = true;
   bool operator==(const Parallelism&) const = default;
 };
 

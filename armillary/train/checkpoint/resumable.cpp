@@ -26,6 +26,7 @@ constexpr std::string_view kMayChange[] = {
     "parallelism.tensor_parallel_degree",
     "parallelism.tensor_parallel_keep_inputs",
     "parallelism.zero",
+    "parallelism.reshard_after_forward",
     "parallelism.threads_per_rank",
     "parallelism.strategy",
     "parallelism.layout",

@@ -1,0 +1,99 @@
+#include "armillary/plan/step/alike.h"
+
+#include <algorithm>
+
+#include "armillary/core/error.h"
+#include "armillary/plan/step/words.h"
+
+namespace armillary::plan::step {
+namespace {
+
+/// Views and tiles of two programs, compared but for the shards that they name.
+class AlikePrograms {
+ public:
+  AlikePrograms(const TabledProgram& own, const TabledProgram& model) : own_(own), model_(model) {}
+
+  /// Slots, tiles, the caller's tiles and groups.
+  bool same_storage() const {
+    const RankProgram& own = own_.program;
+    const RankProgram& model = model_.program;
+    std::vector<std::vector<Rank>> groups;
+    for (const AxisSet axes : own_.tables.axis_sets()) {
+      groups.push_back(own_.tables.group(axes, own.rank));
+    }
+    return own.words == model.words && own.groups == groups && own.inputs == model.inputs &&
+           own.outputs == model.outputs && own.saved == model.saved &&
+           std::ranges::equal(own.slots, model.slots, {}, &Slot::external, &Slot::external) &&
+           std::ranges::equal(own.tiles, model.tiles, [&](const Tile& a, const Tile& b) {
+             return a.tensor == b.tensor && a.partial == b.partial && a.narrow == b.narrow &&
+                    a.slot == b.slot && a.blocks == b.blocks && same_heads(b, a.heads, b.heads);
+           });
+  }
+
+  /// Requires the same storage.
+  bool same_op(const Op& a, const Op& b) const {
+    const bool same = a.kind == b.kind && a.lane == b.lane && a.step == b.step &&
+                      a.peer == b.peer && a.collective == b.collective && a.init == b.init &&
+                      a.zero_copy == b.zero_copy;
+    return same && std::equal(a.views.begin(), a.views.end(), b.views.begin(), b.views.end(),
+                              [&](const View& left, const View& right) {
+                                return left.tile == right.tile && left.blocks == right.blocks &&
+                                       same_heads(model_.program.tiles[right.tile], left.heads,
+                                                  right.heads);
+                              });
+  }
+
+ private:
+  /// `tile` is of the model, whose heads are all shards or its own.
+  bool same_heads(const Tile& tile, const Heads& own, const Heads& model) const {
+    if (step_words()[tile.tensor].side != kUnitSide) return own == model;
+    const bool all = model == model_.tables.all_shards();
+    return own == (all ? own_.tables.all_shards() : own_.tables.own_shard(own_.program.rank));
+  }
+
+  const TabledProgram& own_;
+  const TabledProgram& model_;
+};
+
+}  // namespace
+
+StepShape smallest_alike(const StepShape& shape) {
+  const StepTables tables(shape);
+  const auto two = [&](AxisSet axis) { return tables.with_ranks(axis) == 0 ? 1 : 2; };
+  StepShape small = shape;
+  small.copies = two(kCopiesAxis);
+  small.sharers = two(kSharersAxis);
+  small.mesh.dp = two(bit(MeshAxis::Dp)) * small.copies;
+  small.mesh.cp = two(bit(MeshAxis::Cp));
+  small.mesh.tp = two(bit(MeshAxis::Tp)) * small.sharers;
+  if (small.mesh == shape.mesh && small.copies == shape.copies && small.sharers == shape.sharers) {
+    return shape;
+  }
+  for (UnitShape& unit : small.units) unit.shards.clear();
+  return small;
+}
+
+Rank rank_alike(const StepTables& tables, Rank rank, const StepTables& small) {
+  for (Rank other = 0; other < small.shape().mesh.ranks(); ++other) {
+    bool same = true;
+    for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
+      same = same &&
+             small.index(axis, other) == std::min(tables.index(axis, rank), small.size(axis) - 1);
+    }
+    if (same) return other;
+  }
+  ARMILLARY_CHECK(false);
+}
+
+std::optional<int> first_difference(const TabledProgram& own, const TabledProgram& model) {
+  const AlikePrograms programs(own, model);
+  if (!programs.same_storage()) return -1;
+  const std::vector<Op>& ops = own.program.ops;
+  const std::vector<Op>& others = model.program.ops;
+  const auto [first, other] = std::ranges::mismatch(
+      ops, others, [&](const Op& a, const Op& b) { return programs.same_op(a, b); });
+  if (first == ops.end() && other == others.end()) return std::nullopt;
+  return static_cast<int>(first - ops.begin());
+}
+
+}  // namespace armillary::plan::step

@@ -1,0 +1,118 @@
+#include "armillary/train/step_proof.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/comm/collectives.h"
+#include "armillary/comm/together.h"
+#include "armillary/core/error.h"
+#include "armillary/plan/step/alike.h"
+#include "armillary/plan/step/check_step.h"
+#include "armillary/plan/step/step_program.h"
+#include "armillary/plan/step/text.h"
+#include "armillary/plan/step/words.h"
+#include "armillary/proof/digest.h"
+
+namespace armillary::train {
+namespace {
+
+using plan::step::StepProgram;
+using plan::step::StepShape;
+using plan::step::StepTables;
+
+/// All numbers of a shape, and the names of its units.
+std::string text_of_shape(const StepShape& shape) {
+  const MeshShape& mesh = shape.mesh;
+  std::string text =
+      fmt::format("{} {} {} {} {} {} {} {} {} {}\n", mesh.pp, mesh.dp, mesh.cp, mesh.tp,
+                  shape.microbatches, shape.zero, shape.reshard_after_forward,
+                  shape.sequence_parallel, shape.copies, shape.sharers);
+  for (const MeshAxis axis : mesh.order) text += to_string(axis);
+  for (const plan::step::UnitShape& unit : shape.units) {
+    text += fmt::format("\n{} {} {} {} {} {}", unit.name, unit.split, unit.summed, unit.alike,
+                        unit.shared, fmt::join(unit.uses, ","));
+    for (const plan::step::UseShards& of_rank : unit.shards) {
+      for (const std::vector<std::int64_t>& counts : of_rank) {
+        text += fmt::format(" {}", fmt::join(counts, ","));
+      }
+    }
+  }
+  return text;
+}
+
+void expect_same_shape(comm::Communicator& world, const StepShape& shape) {
+  const proof::Digest mine = proof::digest_of(text_of_shape(shape));
+  std::vector<proof::Digest> all(static_cast<std::size_t>(world.world()));
+  comm::all_gather(world, std::as_bytes(std::span(&mine, 1)),
+                   std::as_writable_bytes(std::span(all)));
+  const auto other = std::ranges::find_if(all, [&](const auto& one) { return one != all[0]; });
+  if (other == all.end()) return;
+  comm::meet(world);
+  fail<InvalidArgument>(
+      "train: the training step of rank {} differs from that of rank 0; one model with the same "
+      "parameters is required",
+      other - all.begin());
+}
+
+/// The lines of a grid around the place of the fault.
+std::string around_here(const std::string& grid) {
+  constexpr int kLines = 8;
+  const std::size_t here = grid.find("<-- HERE");
+  if (here == std::string::npos) return grid;
+  std::size_t begin = here;
+  for (int i = 0; i < kLines && begin != std::string::npos && begin > 0; ++i) {
+    begin = grid.rfind('\n', begin - 1);
+  }
+  std::size_t end = here;
+  for (int i = 0; i < kLines && end != std::string::npos; ++i) end = grid.find('\n', end + 1);
+  begin = begin == std::string::npos ? 0 : begin + 1;
+  return grid.substr(begin, end == std::string::npos ? end : end - begin);
+}
+
+[[noreturn]] void refuse(const StepProgram& step, const plan::Diagnostic& fault) {
+  fail<PlanError>("train: the training step is not proved: rank {} op {}: {}: {}\n{}", fault.rank,
+                  fault.op, fault.rule, fault.text,
+                  around_here(to_grid(step.world(), step.tables.shape(), &fault)));
+}
+
+/// Refuses a program that is not what `model` has for its rank.
+[[noreturn]] void refuse_difference(const ProvedStep& own, StepProgram model, plan::Rank as,
+                                    int op) {
+  if (own.tables.shape().mesh == model.tables.shape().mesh) {
+    model.ranks[static_cast<std::size_t>(as)] = own.program;
+    const auto faults = check_step(model.world(), model.tables.shape(), 1);
+    if (!faults.empty()) refuse(model, faults.front());
+  }
+  refuse(model, {.rank = as,
+                 .op = op,
+                 .rule = "alike",
+                 .text = fmt::format("op {} of rank {} is another one", op, own.program.rank)});
+}
+
+}  // namespace
+
+ProvedStep proved_step(comm::Communicator& world, const StepShape& shape, const SeeProgram& see) {
+  expect_same_shape(world, shape);
+  ProvedStep own{StepTables(shape), {}};
+  own.program = rank_program(own.tables, step_measures(own.tables), world.rank());
+  if (see) see(own.program);
+  comm::run_together(world, [&] {
+    const StepTables small(smallest_alike(shape));
+    const plan::Rank as = rank_alike(own.tables, world.rank(), small);
+    const plan::RankProgram model = rank_program(small, step_measures(small), as);
+    const auto difference = plan::step::first_difference({own.tables, own.program}, {small, model});
+    if (difference) refuse_difference(own, plan::step::build_step(small.shape()), as, *difference);
+    if (world.rank() != 0) return;
+    const StepProgram step = plan::step::build_step(small.shape());
+    const auto faults = check_step(step.world(), small.shape(), 1);
+    if (!faults.empty()) refuse(step, faults.front());
+  });
+  return own;
+}
+
+}  // namespace armillary::train

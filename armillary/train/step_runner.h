@@ -1,0 +1,86 @@
+// step_runner.h: runs the program of a rank's training step (plan/step) op by op: nothing about the
+// order of a step is decided here.
+//
+//   gather, release            Store: starts; waits before the unit runs
+//   forward, loss, backward    Model, a graph for each unit
+//   sums of gradients          Store, over the groups that the op names
+//   norm, update               Optimizer
+//   sum of the loss            left to the caller, who sums other numbers with it
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "armillary/model/model.h"
+#include "armillary/train/optimizer.h"
+#include "armillary/train/recording.h"
+#include "armillary/train/step_proof.h"
+#include "armillary/train/store.h"
+
+namespace armillary::train {
+
+/// What the ops of a rank act on.
+struct StepParts {
+  model::Model& model;
+  Store& store;
+  Optimizer& optimizer;
+  const Replicas& replicas;
+  const Recording& recording;
+};
+
+/// What is asked of one step.
+struct StepTask {
+  std::function<model::ModelInputs(int microbatch)> inputs;
+  double targets = 1;                 ///< The loss is divided by it.
+  double lr = 0;                      ///< Learning rate of the update.
+  std::string* not_finite = nullptr;  ///< Not null: the first parameter with such a gradient.
+};
+
+/// Runs a step once, part by part. Its arguments must outlive it. Threads: that of the rank.
+class StepRunner {
+ public:
+  StepRunner(const StepParts& parts, const ProvedStep& step, StepTask task);
+
+  /// All that comes before the sum of the loss. Returns this rank's share of the loss. Collective.
+  double run_gradients();
+  /// The squares of all gradients. Collective.
+  void run_norm();
+  /// To be called when the optimizer has clipped. Collective.
+  void run_update();
+
+ private:
+  using Op = plan::Op;
+
+  /// A unit that has run forward: its input as a leaf, and its output with a graph.
+  struct UnitPass {
+    at::Tensor in, out;
+  };
+
+  void run_ops(std::size_t begin, std::size_t end);
+  void run_op(const Op& op);
+  plan::TensorId tensor_of(const Op& op) const;
+  int owner_of(const Op& op) const;
+  comm::Communicator& group_of(const Op& op) const;
+  void run_forward(const plan::View& x);
+  void run_loss();
+  void run_backward(const plan::View& x);
+  void run_release(const Op& op);
+  void run_all_reduce(const Op& op);
+
+  const StepParts parts_;
+  const ProvedStep& step_;
+  const StepTask task_;
+  std::size_t norm_ = 0;                      ///< The first op behind the sums of gradients.
+  std::size_t update_ = 0;                    ///< The first update.
+  std::optional<model::ModelInputs> inputs_;  ///< Of the microbatch that runs.
+  std::vector<UnitPass> passes_;
+  at::Tensor grad_;  ///< Of the output of the unit that runs backward next.
+  double loss_ = 0;
+};
+
+}  // namespace armillary::train

@@ -1,0 +1,220 @@
+// step_runner_test.cpp: programs of steps run op by op on stores of ranks, against one rank, with
+// the bytes that the programs say.
+#include "armillary/train/step_runner.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/matmul.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/plan/step/storage.h"
+#include "armillary/plan/step/words.h"
+#include "armillary/train/replica_groups.h"
+#include "armillary/train/step_shape.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+/// Four units, of which one has no parameters and the last uses the table of the first. Shapes that
+/// no number of ranks divides.
+class FourUnits : public model::Model {
+ public:
+  std::vector<std::string> units() const override { return {"first", "middle", "plain", "last"}; }
+  std::vector<model::Parameter> parameters() const override {
+    const model::Init init{.deviation = 1};
+    return {{.name = "table", .shape = {5, 3}, .units = {"first", "last"}, .init = init},
+            {.name = "matrix", .shape = {3, 3}, .units = {"middle"}, .init = init},
+            {.name = "bias", .shape = {3}, .units = {"middle"}, .init = init},
+            {.name = "scale", .shape = {}, .units = {"last"}, .init = init}};
+  }
+  at::Tensor run(int unit, const model::Weights& weights, const at::Tensor& x,
+                 const model::ModelInputs&) override {
+    if (unit == 0) return weights.at("table").tanh();
+    if (unit == 1) return x.matmul(weights.at("matrix")) + weights.at("bias");
+    if (unit == 2) return x.tanh();
+    return (x * weights.at("table")).sum() * weights.at("scale");
+  }
+  cost::ModelCost cost() const override { return {}; }
+};
+
+/// A run of one step.
+struct StepCase {
+  int ranks = 1;
+  int copies = 1;
+  int zero = 0;
+  int passes = 1;
+  bool reshard = true;
+};
+
+/// All of a rank that a step needs.
+class StepRank {
+ public:
+  StepRank(comm::Communicator& comm, const StepCase& of)
+      : mesh_(comm, {.dp = of.ranks}),
+        parallelism_(options(of)),
+        groups_(mesh_, parallelism_),
+        store_(model_, 7, groups_.replicas()),
+        optimizer_(store_.pieces(), {}),
+        recording_(comm, ""),
+        step_(proved_step(comm, shape(of))) {}
+
+  /// Gradients, norm and update; returns the norm.
+  double take() {
+    const model::ModelInputs inputs{
+        {}, {}, [](const at::Tensor& q, const at::Tensor&, const at::Tensor&) { return q; }};
+    StepRunner runner({model_, store_, optimizer_, groups_.replicas(), recording_}, step_,
+                      {.inputs = [&](int) { return inputs; }, .targets = 2, .lr = 0.01});
+    runner.run_gradients();
+    for (const Piece& piece : store_.pieces()) gradients_.push_back(piece.gradient.clone());
+    runner.run_norm();
+    const double norm = optimizer_.clip(INFINITY);
+    runner.run_update();
+    return norm;
+  }
+
+  const Store& store() const { return store_; }
+  const std::vector<at::Tensor>& gradients() const { return gradients_; }
+  plan::step::StepBytes bytes() const { return bytes_of(step_.tables, step_.program); }
+
+ private:
+  static ParallelismOptions options(const StepCase& of) {
+    ParallelismOptions parallelism;
+    parallelism.data_parallel_replicate_degree = of.copies;
+    parallelism.zero = of.zero;
+    parallelism.reshard_after_forward = of.reshard;
+    return parallelism;
+  }
+  plan::step::StepShape shape(const StepCase& of) const {
+    TrainingOptions training;
+    training.global_batch_size = static_cast<std::int64_t>(of.ranks) * of.passes;
+    training.local_batch_size = 1;
+    return step_shape_of(model_, mesh_.shape(), parallelism_, training);
+  }
+
+  FourUnits model_;
+  comm::Mesh mesh_;
+  ParallelismOptions parallelism_;
+  ReplicaGroups groups_;
+  Store store_;
+  Optimizer optimizer_;
+  Recording recording_;
+  ProvedStep step_;
+  std::vector<at::Tensor> gradients_;
+};
+
+at::Tensor part_of(const at::Tensor& whole, const model::GlobalRange& range) {
+  at::Tensor part = whole;
+  for (std::size_t dim = 0; dim < range.size.size(); ++dim) {
+    part = part.narrow(static_cast<std::int64_t>(dim), range.begin[dim], range.size[dim]);
+  }
+  return part;
+}
+
+/// Expects the gradients of a rank to be `factor` times the parts of those of one rank.
+void expect_gradients(const StepRank& rank, const StepRank& one, double factor) {
+  const std::vector<Piece>& pieces = rank.store().pieces();
+  const std::vector<Piece>& wholes = one.store().pieces();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    for (std::size_t j = 0; j < wholes.size(); ++j) {
+      if (wholes[j].name != pieces[i].name) continue;
+      const at::Tensor whole = part_of(one.gradients()[j], pieces[i].range) * factor;
+      EXPECT_TRUE(rank.gradients()[i].allclose(whole, 1e-5, 1e-6)) << pieces[i].name;
+    }
+  }
+}
+
+TEST(StepRunner, GivesTheGradientsOfOneRankAndTakesTheBytesOfItsProgram) {
+  std::vector<StepCase> cases;
+  for (int zero = 0; zero <= 3; ++zero) {
+    for (const int passes : {1, 3}) {
+      cases.push_back({.ranks = 1, .zero = zero, .passes = passes});
+      cases.push_back({.ranks = 3, .zero = zero, .passes = passes});
+      cases.push_back({.ranks = 4, .copies = 2, .zero = zero, .passes = passes});
+      cases.push_back({.ranks = 2, .copies = 2, .zero = zero, .passes = passes});
+    }
+  }
+  cases.push_back({.ranks = 3, .zero = 3, .passes = 2, .reshard = false});
+  comm::run_ranks(1, [&](comm::Communicator& alone) {
+    StepRank one(alone, {});
+    const double norm = one.take();
+    for (const StepCase& of : cases) {
+      comm::run_ranks(of.ranks, [&](comm::Communicator& comm) {
+        SCOPED_TRACE(testing::Message() << of.ranks << " ranks, " << of.copies << " copies, stage "
+                                        << of.zero << ", " << of.passes << " passes");
+        StepRank rank(comm, of);
+        const double factor = of.ranks * of.passes;
+        EXPECT_NEAR(rank.take(), norm * factor, 1e-5 * norm * factor);
+        expect_gradients(rank, one, factor);
+        EXPECT_EQ(rank.bytes(),
+                  (plan::step::StepBytes{rank.store().bytes_at_rest(), rank.store().peak_bytes()}));
+      });
+    }
+  });
+}
+
+/// The text with which each rank refuses a step that one of them has changed.
+std::vector<std::string> refusals(const StepCase& of, int changed, plan::step::StepOp dropped) {
+  std::vector<std::string> told(static_cast<std::size_t>(of.ranks));
+  comm::run_ranks(of.ranks, [&](comm::Communicator& comm) {
+    const FourUnits model;
+    ParallelismOptions parallelism;
+    parallelism.zero = of.zero;
+    TrainingOptions training;
+    training.global_batch_size = of.ranks;
+    const auto shape = step_shape_of(model, {.dp = of.ranks}, parallelism, training);
+    const auto drop = [&](plan::RankProgram& program) {
+      if (program.rank != changed) return;
+      std::erase_if(program.ops, [&](const plan::Op& op) { return op.kind == dropped; });
+    };
+    try {
+      proved_step(comm, shape, drop);
+    } catch (const PlanError& error) {
+      told[static_cast<std::size_t>(comm.rank())] = error.what();
+    }
+  });
+  return told;
+}
+
+TEST(StepProof, AChangedProgramIsShownOnEveryRank) {
+  using plan::step::StepOp;
+  EXPECT_THAT(refusals({.ranks = 2, .zero = 3}, 1, StepOp::Release),
+              testing::Each(AllOf(HasSubstr("rank 1: train: the training step is not proved"),
+                                  HasSubstr("which is not released"), HasSubstr("<-- HERE"))));
+  EXPECT_THAT(refusals({.ranks = 2, .zero = 1}, 0, StepOp::Norm),
+              testing::Each(AllOf(HasSubstr("rank 0: train: the training step is not proved"),
+                                  HasSubstr("<-- HERE"))));
+  // A large mesh is proved by a small one.
+  EXPECT_THAT(refusals({.ranks = 5, .zero = 1}, 4, StepOp::Update),
+              testing::Each(AllOf(HasSubstr("alike: op "), HasSubstr("of rank 4 is another one"),
+                                  HasSubstr("<-- HERE"))));
+  EXPECT_THAT(refusals({.ranks = 5, .zero = 1}, 9, StepOp::Update), testing::Each(""));
+}
+
+TEST(StepProof, AnotherModelIsRefusedOnEveryRank) {
+  std::vector<std::string> told(2);
+  comm::run_ranks(2, [&](comm::Communicator& comm) {
+    plan::step::StepShape shape{.units = {}, .mesh = {.dp = 2}};
+    shape.units.push_back({.name = "unit", .split = 5 + comm.rank(), .uses = {}});
+    try {
+      proved_step(comm, shape);
+    } catch (const InvalidArgument& error) {
+      told[static_cast<std::size_t>(comm.rank())] = error.what();
+    }
+  });
+  EXPECT_THAT(told, testing::Each("train: the training step of rank 1 differs from that of rank 0; "
+                                  "one model with the same parameters is required"));
+}
+
+}  // namespace
+}  // namespace armillary::train
