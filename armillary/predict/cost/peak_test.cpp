@@ -96,6 +96,20 @@ TEST(StepPeak, ASumOfThePassBeforeIsUnderWay) {
             2 * 70 + 4 * 500);
 }
 
+TEST(StepPeak, ValuesMayStayAfterForward) {
+  ModelCost cost = small();
+  cost.bytes.loss = {{.weights = 100000}};
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .keeps_values = true}).gathered,
+            2 * (500 + 3000 + 70));
+  // Those of the last layer are gone in the backward of the one before.
+  cost.bytes.loss = {};
+  cost.bytes.last_unit = {};
+  cost.bytes.first_unit = {};
+  cost.bytes.backward = {{.token = 30}};
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .keeps_values = true}).gathered,
+            2 * (500 + 3000));
+}
+
 TEST(StepPeak, PublishedShapesHaveNoUnits) {
   const ModelCost cost = cost_of(
       {.layers = 2, .hidden = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .ffn = 16, .vocab = 32});
