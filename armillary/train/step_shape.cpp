@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/train/mesh.h"
 
 namespace armillary::train {
 namespace {
@@ -21,11 +22,10 @@ plan::step::StepShape step_shape_of(const model::Model& model,
                                     const TrainingOptions& training) {
   const MeshShape mesh = mesh_of(parallelism);
   const std::vector<std::string> names = model.units();
-  plan::step::StepShape shape{
-      .units = {},
-      .mesh = mesh,
-      .microbatches = static_cast<int>(training.global_batch_size / mesh.dp),
-      .zero = static_cast<int>(parallelism.zero)};
+  plan::step::StepShape shape{.units = {},
+                              .mesh = mesh,
+                              .microbatches = static_cast<int>(microbatches_of(mesh, training)),
+                              .zero = static_cast<int>(parallelism.zero)};
   if (parallelism.data_parallel_replicate_degree > 1 && shape.zero > 0) {
     fail<InvalidArgument>(
         "step: parallelism.data_parallel_replicate_degree = {} with zero = {}; the programs of a "
