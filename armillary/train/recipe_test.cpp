@@ -218,6 +218,8 @@ TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
                  "mesh: pp 2, an axis that is not built yet; 1 is required; nearest: pp 1");
   expect_invalid("parallelism.data_parallel_replicate_degree=3",
                  "training.global_batch_size = 1 on 3 ranks along dp");
+  expect_invalid("training.local_batch_size=2",
+                 "a multiple of 2 is required; nearest: training.global_batch_size = 2");
   expect_invalid("parallelism.tensor_parallel_degree=8", "over tp 8; ", "nearest: tp 4");
   expect_invalid("parallelism.tensor_parallel_keep_inputs=true", "where nothing is gathered");
   EXPECT_EQ(Recipe().model.vocab_size, kVocabSize);
