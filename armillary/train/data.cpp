@@ -1,4 +1,5 @@
-// data.cpp: checks of sequences, whole or in parts, and masks of their documents.
+// data.cpp: checks of sequences, and masks of their documents. A sequence that the data have whole
+// is checked whole, once; one in parts is checked where its rows are read.
 #include "armillary/train/data.h"
 
 #include <ATen/core/Tensor.h>
@@ -24,10 +25,10 @@ std::int64_t total(std::span<const std::int64_t> lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
 }
 
-/// Where the values of a field come from.
+/// Place of the values of a field in the data.
 struct FieldPlace {
   std::int64_t index = 0;                        ///< Number of the sequence.
-  std::span<const std::int64_t> positions = {};  ///< Of the values; empty: all, in order.
+  std::span<const std::int64_t> positions = {};  ///< Those of the values; empty: all, in order.
 };
 
 /// Refuses fields without one that the model reads.
@@ -87,10 +88,10 @@ SequenceParts parts_of(Sequence sequence) {
 void check_values(const model::Fields& rows, const Data& data, const FieldPlace& place) {
   for (const auto& [name, values] : rows) {
     const auto length = static_cast<std::int64_t>(place.positions.size());
-    const std::int64_t given = values.dim() == 0 ? 0 : values.size(0);
-    if (given != length) {
+    const std::int64_t count = values.dim() == 0 ? 0 : values.size(0);
+    if (count != length) {
       fail<InvalidArgument>("data: field {} of sequence {} has {} for {}; one each is required",
-                            name, place.index, count_of(given, "value"),
+                            name, place.index, count_of(count, "value"),
                             count_of(length, "position"));
     }
     check_words(name, values, place, data.vocab_size());

@@ -22,7 +22,7 @@
 
 namespace armillary::train {
 
-/// What one rank along cp has of them.
+/// The part of one rank along cp.
 struct Microbatch {
   model::Fields batch;       ///< Its tokens, each [1, L, ..].
   at::Tensor positions_L;    ///< int64: the place of each in its own sequence.

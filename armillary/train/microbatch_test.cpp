@@ -67,7 +67,7 @@ TEST(Microbatch, RanksHaveEveryTokenOfItsSequencesOnce) {
           const Numbers tokens = tokens_of(whole);
           for (std::int64_t s = 0; s < kSeq; ++s) ++required[{s, tokens[s]}];
         }
-        std::map<std::pair<std::int64_t, std::int64_t>, int> given;
+        std::map<std::pair<std::int64_t, std::int64_t>, int> counts;
         const auto all = microbatch_of_ranks(text, recipe_of_passes(kSeq, local, layout), 5, world);
         for (const Microbatch& mine : all) {
           const Numbers positions = whole_numbers(mine.positions_L);
@@ -75,13 +75,13 @@ TEST(Microbatch, RanksHaveEveryTokenOfItsSequencesOnce) {
           ASSERT_EQ(tokens.size(), positions.size());
           EXPECT_EQ(mine.batch.at(model::kLabels).sizes(), mine.batch.at(model::kTokens).sizes());
           EXPECT_EQ(mine.batch.at(model::kTokens).size(0), 1);
-          for (std::size_t t = 0; t < tokens.size(); ++t) ++given[{positions[t], tokens[t]}];
+          for (std::size_t t = 0; t < tokens.size(); ++t) ++counts[{positions[t], tokens[t]}];
           targets -= mine.targets;
           EXPECT_EQ(mine.digest, all.front().digest);
           EXPECT_EQ(mine.problem, all.front().problem);
           EXPECT_EQ(mine.problem.mask.q_len(), local * kSeq);
         }
-        EXPECT_EQ(given, required);
+        EXPECT_EQ(counts, required);
         EXPECT_EQ(targets, 0);
       }
     }

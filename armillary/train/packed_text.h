@@ -61,7 +61,7 @@ class PackedText : public Data {
   PackingOptions options_;
   std::string bytes_;                 ///< The documents in packing order, without separators.
   std::vector<std::int64_t> begins_;  ///< First token of each document, and the end of the last.
-  std::string hash_;                  ///< Of both.
+  std::string hash_;                  ///< Hash of both.
 };
 
 /// 0 .. n-1 in a random order that depends on n and seed only, the same on every platform.
