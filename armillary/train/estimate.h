@@ -1,7 +1,7 @@
 // estimate.h: memory, work and traffic of a training step, computed from a recipe without tensors.
 //
 //   Recipe --model_cost--> ModelCost: parameters, flops, bytes a token ---.
-//   Data --at(i)--> mask --attention_problem--> plans of step 1 ----------'--> Estimate
+//   Data --parts(i)--> mask --attention_problem--> plans of step 1 -------'--> Estimate
 #pragma once
 
 #include <cstdint>

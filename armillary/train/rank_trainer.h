@@ -60,12 +60,12 @@ class RankTrainer {
 
   /// To be called once, before the first step(), after the `steps` that were taken before.
   /// Collective. @throws on every rank InvalidArgument as expect_same_parameters or
-  /// checked_sequence, or what the model throws for a shard without tokens.
+  /// checked_parts, or what the model throws for a shard without tokens.
   void begin_after(std::int64_t steps);
 
   /// Takes a step, from 1 on. `beside` is asked when its numbers are summed over the ranks, with
   /// the loss. Collective.
-  /// @throws on every rank Error if loss or norm is not finite; InvalidArgument as checked_sequence
+  /// @throws on every rank Error if loss or norm is not finite; InvalidArgument as checked_parts
   /// for the sequences of the next step, or if ranks hold different sequences.
   StepMetrics step(std::int64_t step, const std::function<Beside()>& beside);
   /// The sums of the last step; equal on all ranks.

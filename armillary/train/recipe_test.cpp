@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/train/packed_text.h"
@@ -208,6 +209,18 @@ TEST(Recipe, PrintRoundTrips) {
   EXPECT_EQ(again.optimizer.lr, recipe.optimizer.lr);
   EXPECT_EQ(again.training.max_norm, recipe.training.max_norm);
   EXPECT_EQ(again.training.seed, recipe.training.seed);
+}
+
+// An older version called the global batch local_batch_size.
+TEST(Recipe, TheBatchOfAnOlderCheckpointIsTheGlobalOne) {
+  using Batches = std::pair<std::int64_t, std::int64_t>;
+  const auto batches = [](const std::string& text) {
+    const TrainingOptions training = parse_saved_recipe("[training]\n" + text, "saved").training;
+    return Batches(training.global_batch_size, training.local_batch_size);
+  };
+  EXPECT_EQ(batches("local_batch_size = 6"), Batches(6, 1));
+  EXPECT_EQ(batches("global_batch_size = 6\nlocal_batch_size = 2"), Batches(6, 2));
+  EXPECT_EQ(batches("global_batch_size = 6"), Batches(6, 1));
 }
 
 TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
