@@ -31,7 +31,7 @@ const tune::Advised* fastest_to_train(const tune::Advice& advice) {
   return fastest == advice.meshes.end() ? nullptr : &*fastest;
 }
 
-tune::Advised choose_mesh(std::string_view text, const cost::Step& step) {
+tune::Advised choose_mesh(std::string_view text, const cost::Step& step, std::int64_t microbatch) {
   constexpr std::string_view kAuto = "auto:";
   if (!text.starts_with(kAuto) || text.size() == kAuto.size()) {
     fail<InvalidArgument>("--mesh: {} given; auto:CLUSTER is required, such as auto:c6",
@@ -41,6 +41,7 @@ tune::Advised choose_mesh(std::string_view text, const cost::Step& step) {
       tune::advise({.model = "the recipe's model",
                     .step = step,
                     .cluster = sim::load_cluster(std::string(text.substr(kAuto.size()))),
+                    .microbatch = microbatch,
                     .mask = [](std::int64_t seq) {
                       return plan::parse_mask("causal", {seq, seq});
                     }});

@@ -1,6 +1,7 @@
 // mesh_settings.h: a mesh that `armillary advise` proposes, as `armillary train --set` takes it.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,8 +17,9 @@ std::vector<std::string> mesh_settings(const tune::Advised& advised);
 /// built yet. Null: none fits.
 const tune::Advised* fastest_to_train(const tune::Advice& advice);
 
-/// The mesh for a step of so many sequences on the cluster of `auto:CLUSTER`.
+/// The mesh for a step of so many sequences, in passes of `microbatch` on each replica, on the
+/// cluster of `auto:CLUSTER`.
 /// @throws InvalidArgument for another text, as tune::advise, or if no mesh that trains fits.
-tune::Advised choose_mesh(std::string_view text, const cost::Step& step);
+tune::Advised choose_mesh(std::string_view text, const cost::Step& step, std::int64_t microbatch);
 
 }  // namespace armillary::cli

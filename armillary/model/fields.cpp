@@ -48,12 +48,12 @@ Fields rows_of(const Fields& sequence, const at::Tensor& positions_L) {
   return rows;
 }
 
-std::int64_t targets_of(const Fields& sequence) {
-  if (sequence.contains(kLabels)) {
-    return sequence.at(kLabels).ne(kIgnoredLabel).sum().item().toLong();
+std::int64_t targets_of(const Fields& tokens) {
+  if (tokens.contains(kLabels)) {
+    return tokens.at(kLabels).ne(kIgnoredLabel).sum().item().toLong();
   }
   // A model without labels predicts at every position, so any field tells their number.
-  return sequence.begin() == sequence.end() ? 0 : sequence.begin()->second.size(0);
+  return tokens.begin() == tokens.end() ? 0 : tokens.begin()->second.size(0);
 }
 
 }  // namespace armillary::model

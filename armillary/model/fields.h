@@ -47,7 +47,7 @@ class Fields {
 /// The values at each position, in this order, as a batch of one sequence. positions_L int64.
 Fields rows_of(const Fields& sequence, const at::Tensor& positions_L);
 
-/// Labels that are not ignored, or all tokens where there are no labels.
-std::int64_t targets_of(const Fields& sequence);
+/// Labels that are not ignored, or all tokens where there are no labels. Fields [L, ..].
+std::int64_t targets_of(const Fields& tokens);
 
 }  // namespace armillary::model

@@ -28,11 +28,11 @@
 
 namespace armillary::model {
 
-/// The shard of a sequence that all units of a pass are given.
+/// The shard of one or several sequences that all units of a pass are given.
 struct ModelInputs {
   Fields batch;            ///< Each [1, L, ..], in the order of the shard. L may be 0.
-  at::Tensor positions_L;  ///< int64: the place of each token in the whole sequence.
-  Attends attends;         ///< Collective, so also to be called where L is 0.
+  at::Tensor positions_L;  ///< int64: the place of each token in its own whole sequence.
+  Attends attends;  ///< Collective, so also to be called where L is 0. Knows which tokens meet.
   /// The ranks along tp, which are given the same inputs and each its ranges of the parameters
   /// (range_of). A model may cut the L tokens over them between units. Null: this rank alone.
   std::shared_ptr<TensorParallel> tensor_parallel = {};
@@ -64,9 +64,9 @@ class Model {
   /// The fields that it reads, which every sequence of its data must have.
   virtual std::vector<std::string> fields() const { return {kTokens, kLabels}; }
 
-  /// Number of terms of the loss of a whole sequence; the loss of a step is divided by that of all
-  /// its sequences.
-  virtual std::int64_t targets(const Fields& sequence) const { return targets_of(sequence); }
+  /// Number of terms of the loss at these tokens of a sequence, each [L, ..]; the loss of a step is
+  /// divided by that of all its tokens.
+  virtual std::int64_t targets(const Fields& tokens) const { return targets_of(tokens); }
 
   /// Counted from its options alone. The estimate, the reported flops and `armillary advise` with a
   /// recipe have no other formula of a model.

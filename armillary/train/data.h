@@ -1,13 +1,14 @@
 // data.h: training data as numbered sequences of named fields. No text (packed_text.h).
 //
-//   Data --at(i)--> Sequence --documents--> mask --layout--> positions of a rank
-//                       '--fields--------------------------------'--rows_of--> its tokens, labels
+//   Data --parts(i)--> documents --> mask --layout--> positions of a rank
+//                '---> rows(positions) -----------------> its tokens, labels
 //
-// Labels are made for the whole sequence before it is sharded, so a token whose next token lies on
-// another rank has its label all the same.
+// The label of a token is the next one of the whole sequence, also where that lies on another rank.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -25,6 +26,15 @@ struct Sequence {
   std::vector<std::int64_t> documents;
 };
 
+/// A sequence that is read in parts: its documents say, with a layout, which tokens a rank has, and
+/// those alone are read. The Data must outlive it.
+struct SequenceParts {
+  std::vector<std::int64_t> documents;  ///< As Sequence::documents.
+  std::uint64_t digest = 0;  ///< Equal on ranks that read the same whole sequence; never 0.
+  /// The fields at these positions, in this order: each [L, ..].
+  std::function<model::Fields(std::span<const std::int64_t> positions)> rows;
+};
+
 /// Sequences by number. Step s (from 1) of a run with b sequences a step reads (s - 1) b to s b
 /// - 1. Immutable: ranks that are threads of one process read it at the same time.
 class Data {
@@ -36,6 +46,10 @@ class Data {
 
   /// Depends on the index alone, so every rank reads the same sequence. Requires index >= 0.
   virtual Sequence at(std::int64_t index) const = 0;
+
+  /// The same sequence in parts, for data that can make some tokens without all of them: the memory
+  /// of a rank is then that of its own. Nothing: each rank reads the whole sequence by at().
+  virtual std::optional<SequenceParts> parts(std::int64_t /*index*/) const { return {}; }
 };
 
 /// The sequence that a run must be given.
@@ -52,9 +66,17 @@ Sequence checked_sequence(const Data& data, std::int64_t index, const SequenceSh
 /// Whether the mask of this text, as sequence_mask() reads it, depends on the documents.
 bool reads_documents(std::string_view mask);
 
+/// The same of data.parts(index), or of data.at(index) where there are no parts: rows() checks the
+/// fields, their lengths and words as it reads them.
+SequenceParts checked_parts(const Data& data, std::int64_t index, const SequenceShape& shape);
+
 /// The mask of a sequence with these documents. `text` is `documents[:within=..]`, which takes the
 /// lengths given here, or any mask of plan::parse_mask over the whole sequence.
 /// @throws InvalidArgument as plan::parse_mask.
 plan::Mask sequence_mask(std::string_view text, std::span<const std::int64_t> documents);
+
+/// The mask of sequences one after another, of which no token sees those of another. Requires one
+/// mask at least, each of as many keys as queries.
+plan::Mask joined_mask(std::span<const plan::Mask> masks);
 
 }  // namespace armillary::train

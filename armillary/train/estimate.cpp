@@ -1,8 +1,8 @@
 // estimate.cpp: adds up the plans of step 1.
 //
-// For each sequence of the step: its mask, then the programs of every rank and pass, one at a time;
-// traffic is summed over sequences and layers, slots and activations are the largest of any. Sizes
-// that depend on the model alone come from ModelCost.
+// For each microbatch of the step: its mask, then the programs of every rank and pass, one at a
+// time; traffic is summed over microbatches and layers, slots and activations are the largest of
+// any. Sizes that depend on the model alone come from ModelCost.
 #include "armillary/train/estimate.h"
 
 #include <fmt/ranges.h>
@@ -30,32 +30,32 @@ std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
   return most;
 }
 
-/// A sequence and the ranks that share it.
-struct PlannedSequence {
+/// A microbatch and the ranks that share it.
+struct PlannedMicrobatch {
   plan::Planner planner;
   std::int64_t first_rank = 0;  ///< Others follow at this distance.
   std::int64_t stride = 1;
 };
 
-/// Adds one pass of one sequence to `pass`. Returns the slot bytes of the rank that has most.
-std::int64_t add_pass(PassTraffic& pass, const PlannedSequence& sequence, std::int64_t layers,
+/// Adds one pass of a microbatch to `pass`. Returns the slot bytes of the rank that has most.
+std::int64_t add_pass(PassTraffic& pass, const PlannedMicrobatch& planned, std::int64_t layers,
                       const std::function<plan::RankProgram(plan::Rank)>& program) {
-  const plan::Planner& planner = sequence.planner;
+  const plan::Planner& planner = planned.planner;
   std::int64_t peak = 0;
   for (plan::Rank rank = 0; rank < planner.problem().world; ++rank) {
     const plan::Traffic moved = plan::traffic(planner.problem(), planner.blocks(), program(rank));
     pass.sent_bytes_per_rank[static_cast<std::size_t>(
-        sequence.first_rank + rank * sequence.stride)] += layers * moved.sent_bytes;
+        planned.first_rank + rank * planned.stride)] += layers * moved.sent_bytes;
     pass.steps = std::max(pass.steps, moved.steps);
     peak = std::max(peak, moved.peak_slot_bytes);
   }
   return peak;
 }
 
-/// Adds one sequence: traffic of both passes, slots, and for each policy the pass that it repeats:
+/// Adds a microbatch: traffic of both passes, slots, and for each policy the pass that it repeats:
 /// forward for Full, replay for AttentionOutput.
-void add_plan(Estimate& result, const PlannedSequence& sequence) {
-  const plan::Planner& planner = sequence.planner;
+void add_plan(Estimate& result, const PlannedMicrobatch& planned) {
+  const plan::Planner& planner = planned.planner;
   const std::int64_t layers = result.cost.attention.layers;
   const auto program_of = [&](plan::Pass pass) {
     return [&planner, pass](plan::Rank rank) { return proof::runnable(planner, pass, rank); };
@@ -63,15 +63,25 @@ void add_plan(Estimate& result, const PlannedSequence& sequence) {
   const auto forward = program_of(plan::Pass::Forward);
   // Slots of a layer are free again when its pass ends, so passes share memory.
   const auto slots = static_cast<double>(
-      std::max(add_pass(result.forward, sequence, layers, forward),
-               add_pass(result.backward, sequence, layers, program_of(plan::Pass::Backward))));
+      std::max(add_pass(result.forward, planned, layers, forward),
+               add_pass(result.backward, planned, layers, program_of(plan::Pass::Backward))));
   result.memory.attention = std::max(result.memory.attention, slots);
   for (PolicyCost& cost : result.policies) {
-    if (cost.policy == cost::Recompute::Full) add_pass(cost.more_sent, sequence, layers, forward);
+    if (cost.policy == cost::Recompute::Full) add_pass(cost.more_sent, planned, layers, forward);
     if (cost.policy == cost::Recompute::AttentionOutput) {
-      add_pass(cost.more_sent, sequence, layers, program_of(plan::Pass::Replay));
+      add_pass(cost.more_sent, planned, layers, program_of(plan::Pass::Replay));
     }
   }
+}
+
+/// The mask of the microbatch that begins with a sequence.
+plan::Mask mask_of_microbatch(const Recipe& recipe, const Data& data, std::int64_t first) {
+  std::vector<plan::Mask> masks;
+  for (std::int64_t i = first; i < first + recipe.training.local_batch_size; ++i) {
+    const SequenceParts parts = checked_parts(data, i, {recipe.training.seq_len, {}});
+    masks.push_back(sequence_mask(recipe.parallelism.mask, parts.documents));
+  }
+  return joined_mask(masks);
 }
 
 std::int64_t tokens_of_step(const Recipe& recipe) {
@@ -223,9 +233,9 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   check_dtypes(recipe.training, division.shares() * division.copies);
   const Dtypes dtypes = dtypes_of(recipe.training);
   const std::int64_t world = division.mesh.ranks();
-  const std::int64_t local_batch = recipe.training.global_batch_size / division.mesh.dp;
+  const std::int64_t microbatches = microbatches_of(division.mesh, recipe.training);
   result.gradient_sent_bytes =
-      parameter_sent_bytes(division, dtypes, cost.parameters / division.mesh.tp, local_batch);
+      parameter_sent_bytes(division, dtypes, cost.parameters / division.mesh.tp, microbatches);
   result.forward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   result.backward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   for (const std::string& name : cost::recompute_names()) {
@@ -233,21 +243,19 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
     result.policies.back().more_sent.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   }
 
-  // Plans of every sequence.
+  // Plans of every microbatch.
   std::int64_t most_tokens = 0;
   const int tp = division.mesh.tp;
   const std::vector<ChosenStrategy> strategies =
       strategies_along_tp(recipe, cost.attention, division.mesh);
   result.attention = strategies.front();
-  for (std::int64_t i = 0; i < recipe.training.global_batch_size; ++i) {
-    const Sequence sequence =
-        checked_sequence(data, i, {.seq_len = recipe.training.seq_len, .fields = {}});
-    const plan::Mask mask = sequence_mask(recipe.parallelism.mask, sequence.documents);
+  for (std::int64_t i = 0; i < division.mesh.dp * microbatches; ++i) {
+    const plan::Mask mask = mask_of_microbatch(recipe, data, i * recipe.training.local_batch_size);
     for (int index = 0; index < tp; ++index) {
-      const PlannedSequence planned{
+      const PlannedMicrobatch planned{
           plan::Planner(attention_problem(recipe, heads_along_tp(cost.attention, index, tp), mask),
                         strategies[static_cast<std::size_t>(index)].strategy),
-          i / local_batch * division.mesh.cp * tp + index, tp};
+          i / microbatches * division.mesh.cp * tp + index, tp};
       add_plan(result, planned);
       most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planned.planner.problem()));
     }
@@ -259,8 +267,11 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   for (PolicyCost& policy : result.policies) {
     policy.more_flops =
         cost::flops_again(cost, policy.policy, tokens_of_step(recipe), result.visible_pairs);
+    // The sequences of a microbatch are one sequence, and passes follow each other.
     cost::StepMemory memory = cost::step_memory(
-        {.model = cost, .seq = recipe.training.seq_len, .batch = local_batch},
+        {.model = cost,
+         .seq = recipe.training.seq_len * recipe.training.local_batch_size,
+         .batch = microbatches},
         {.mesh = {.cp = static_cast<int>(division.shares()), .tp = division.mesh.tp},
          .zero = division.zero,
          .recompute = policy.policy,
@@ -278,7 +289,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
     memory.gathered += rounded_bytes(division, dtypes, cost);
     result.memory = memory;
   }
-  result.tensor_sent_bytes = tensor_sent_bytes(division, recipe, cost, local_batch * most_tokens);
+  result.tensor_sent_bytes = tensor_sent_bytes(division, recipe, cost, microbatches * most_tokens);
   return result;
 }
 

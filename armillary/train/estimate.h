@@ -1,7 +1,7 @@
 // estimate.h: memory, work and traffic of a training step, computed from a recipe without tensors.
 //
 //   Recipe --model_cost--> ModelCost: parameters, flops, bytes a token ---.
-//   Data --at(i)--> mask --attention_problem--> plans of step 1 ----------'--> Estimate
+//   Data --parts(i)--> mask --attention_problem--> plans of step 1 -------'--> Estimate
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,17 @@
 
 namespace armillary::train {
 
-/// Traffic of one pass of attention in step 1, over all layers and sequences.
+/// Traffic of one pass of attention in step 1, over all layers and microbatches.
 struct PassTraffic {
   /// By rank; what one rank sends, others receive.
   std::vector<std::int64_t> sent_bytes_per_rank;
-  int steps = 0;  ///< Steps of one layer's plan; the most of any sequence.
+  int steps = 0;  ///< Steps of one layer's plan; the most of any microbatch.
 };
 
 /// Activation memory of a recomputation policy, and its work and traffic beyond policy `none`.
 struct PolicyCost {
   cost::Recompute policy = cost::Recompute::None;
-  /// For one sequence on the rank with most tokens: activations kept from forward to backward, and
+  /// For one microbatch on the rank with most tokens: activations kept from forward to backward, and
   /// what is held beside them, at the moment that needs most. The peak of a rank's tensors is
   /// within 5 % of the sum with the other parts of its memory (estimate_test.cpp).
   std::int64_t activation_bytes = 0;
@@ -55,10 +55,10 @@ struct Estimate {
   std::int64_t visible_pairs = 0;      ///< (query, key) pairs of one head in step 1.
 };
 
-/// Plans step 1, with every mask of its sequences. Packed documents give each step other masks, so
-/// other steps move somewhat more or less. Cost: makes the programs of all ranks, one at a time.
+/// Plans step 1, with every mask of its microbatches. Packed documents give each step other masks,
+/// so other steps move somewhat more or less. Cost: makes the programs of all ranks, one at a time.
 /// @throws InvalidArgument if the strategy cannot solve the problem (reason and nearest legal
-/// choice), or as checked_sequence.
+/// choice), or as checked_parts.
 Estimate estimate(const Recipe& recipe, const Data& data);
 
 /// The same for a model that no recipe can name, by its Model::cost().

@@ -85,6 +85,40 @@ TEST(Estimate, CountsAllSequencesOfTheStep) {
   EXPECT_EQ(two.forward.steps, one.forward.steps);
 }
 
+// Two ranks with four sequences: each owns two whole ones, and sends nothing of them.
+TEST(Estimate, RanksThatOwnWholeSequencesSendNothing) {
+  for (const char* layout : {"contiguous", "zigzag"}) {
+    Recipe recipe = recipe_of(2, "ring", "causal");
+    recipe.parallelism.layout = layout;
+    recipe.training.global_batch_size = 8;
+    const Estimate one = estimate(recipe, text());
+    recipe.training.local_batch_size = 4;
+    const Estimate four = estimate(recipe, text());
+    EXPECT_GT(one.forward.sent_bytes_per_rank[0] + one.forward.sent_bytes_per_rank[1], 0);
+    EXPECT_EQ(four.forward.sent_bytes_per_rank, std::vector<std::int64_t>(2, 0));
+    EXPECT_EQ(four.backward.sent_bytes_per_rank, std::vector<std::int64_t>(2, 0));
+    EXPECT_EQ(four.visible_pairs, one.visible_pairs);
+    EXPECT_EQ(four.gradient_sent_bytes, one.gradient_sent_bytes);
+  }
+}
+
+TEST(Estimate, PassesOfSeveralSequencesHoldMoreAndGatherLess) {
+  Recipe recipe = recipe_of(2, "ring", "causal");
+  recipe.training.global_batch_size = 4;
+  recipe.parallelism.data_parallel_shard_degree = 2;
+  recipe.parallelism.zero = 3;
+  const Estimate one = estimate(recipe, text());
+  recipe.training.local_batch_size = 2;
+  const Estimate two = estimate(recipe, text());
+  EXPECT_EQ(two.memory.activations, 2 * one.memory.activations);
+  EXPECT_EQ(two.memory.parameters, one.memory.parameters);
+  EXPECT_EQ(2 * two.gradient_sent_bytes, one.gradient_sent_bytes);
+  EXPECT_EQ(two.visible_pairs, one.visible_pairs);
+  recipe.training.local_batch_size = 4;
+  EXPECT_THAT([&] { estimate(recipe, text()); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("a multiple of 8 is required")));
+}
+
 const PolicyCost& cost_of(const Estimate& estimate, cost::Recompute policy) {
   return estimate.policies.at(static_cast<std::size_t>(policy));
 }
@@ -215,6 +249,28 @@ TEST(Estimate, ALayerMoreKeepsAnInputMore) {
       EXPECT_EQ(kept, 1024.0 * 96 * 4);
       EXPECT_EQ(cost::kept_bytes(cost, policy, 1024), (6 + 1) * kept);
     }
+  }
+}
+
+/// The same with four sequences of a quarter in a pass, and two passes.
+TEST(Estimate, MemoryOfSeveralSequencesInAPassIsThatOfARun) {
+  const PackedText packed({std::string(5000, 'a')}, {.seq_len = 512, .seed = 0});
+  model::CountingAllocator& memory = model::CountingAllocator::instance();
+  for (const std::string& mode : cost::recompute_names()) {
+    Recipe recipe = recipe_of(2, "ring", "window:left=64,right=0");
+    recipe.model.dim = 96;
+    recipe.model.n_layers = 6;
+    recipe.training.seq_len = 512;
+    recipe.training.global_batch_size = 8;
+    recipe.training.local_batch_size = 4;
+    recipe.training.steps = 2;
+    recipe.training.loss_chunk_tokens = 128;
+    recipe.activation_checkpoint.mode = mode;
+    const auto expected = static_cast<double>(2 * estimate(recipe, packed).memory.total());
+    const auto measured =
+        static_cast<double>(memory.peak_bytes([&] { train(recipe, packed, {}); }));
+    EXPECT_LT(measured, 1.25 * expected) << mode;
+    EXPECT_GT(measured, 0.8 * expected) << mode;
   }
 }
 

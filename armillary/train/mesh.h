@@ -3,6 +3,8 @@
 // matrices.
 #pragma once
 
+#include <cstdint>
+
 #include "armillary/core/mesh_shape.h"
 #include "armillary/train/training_options.h"
 
@@ -11,8 +13,11 @@ namespace armillary::train {
 /// @throws InvalidArgument if pp, which are not built yet, are not 1.
 void check_built(const MeshShape& shape);
 
-/// @throws InvalidArgument unless the ranks along dp share the sequences of a step equally, each in
-/// a pass of its own.
+/// @throws InvalidArgument unless the ranks along dp share the sequences of a step equally, in
+/// passes of training.local_batch_size.
 void check_batch(const MeshShape& shape, const TrainingOptions& training);
+
+/// Passes of a rank along dp in a step that check_batch() allows.
+std::int64_t microbatches_of(const MeshShape& shape, const TrainingOptions& training);
 
 }  // namespace armillary::train

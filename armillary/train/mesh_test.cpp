@@ -33,11 +33,25 @@ TEST(Mesh, ABatchIsSharedEqually) {
       {.global_batch_size = 1},
       "recipe: training.global_batch_size = 1 on 3 ranks along dp; a multiple of 3 "
       "is required; nearest: 3");
+  check_batch({.dp = 3, .cp = 2}, {.global_batch_size = 12, .local_batch_size = 2});
   expect_batch_refused(
-      {.global_batch_size = 3, .local_batch_size = 4},
-      "recipe: training.local_batch_size = 4, sequences of a dp rank in one pass; 1 "
-      "is required, others are not built yet; nearest: training.global_batch_size "
-      "= 4, as this key was called before");
+      {.global_batch_size = 15, .local_batch_size = 2},
+      "recipe: training.global_batch_size = 15 on 3 ranks along dp, each with local_batch_size = 2 "
+      "in one pass; a multiple of 6 is required; nearest: training.global_batch_size = 12, or "
+      "training.local_batch_size = 1");
+  // The older meaning of the key.
+  expect_batch_refused(
+      {.global_batch_size = 1, .local_batch_size = 4},
+      "recipe: training.global_batch_size = 1 on 3 ranks along dp, each with local_batch_size = 4 "
+      "in one pass; a multiple of 12 is required; nearest: training.global_batch_size = 12, as "
+      "local_batch_size was called before");
+}
+
+TEST(Mesh, MicrobatchesAreThePassesOfARankAlongDp) {
+  const MeshShape shape{.dp = 3, .cp = 2};
+  EXPECT_EQ(microbatches_of(shape, {.global_batch_size = 12}), 4);
+  EXPECT_EQ(microbatches_of(shape, {.global_batch_size = 12, .local_batch_size = 2}), 2);
+  EXPECT_EQ(microbatches_of(shape, {.global_batch_size = 12, .local_batch_size = 4}), 1);
 }
 
 }  // namespace

@@ -2,9 +2,9 @@
 // labels are made when a sequence is asked for.
 #include "armillary/train/packed_text.h"
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/empty.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -14,6 +14,7 @@
 
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/io/content_hash.h"
 
 namespace armillary::train {
 namespace {
@@ -54,6 +55,7 @@ PackedText::PackedText(const std::vector<std::string>& documents, PackingOptions
         count_of(documents.size(), "document"), count_of(tokens(), "token"), options.seq_len,
         std::max<std::int64_t>(tokens() - 1, 1));
   }
+  hash_ = io::content_hash(bytes_) + io::content_hash(std::as_bytes(std::span(begins_)));
 }
 
 std::int64_t PackedText::sequences() const {
@@ -61,34 +63,64 @@ std::int64_t PackedText::sequences() const {
 }
 
 Sequence PackedText::at(std::int64_t index) const {
-  // Which sequence of the packing.
+  const std::int64_t begin = begin_of(index);
+  std::vector<std::int64_t> all(static_cast<std::size_t>(options_.seq_len));
+  std::iota(all.begin(), all.end(), 0);
+  return {.fields = rows_from(begin, all), .documents = documents_from(begin)};
+}
+
+std::optional<SequenceParts> PackedText::parts(std::int64_t index) const {
+  const std::int64_t begin = begin_of(index);
+  // Ranks with the same packing have the same tokens from there on.
+  const std::string hash =
+      io::content_hash(fmt::format("{} {} {}", hash_, begin, options_.seq_len));
+  return SequenceParts{.documents = documents_from(begin),
+                       .digest = std::stoull(hash.substr(0, 16), nullptr, 16) | 1,
+                       .rows = [this, begin](std::span<const std::int64_t> positions) {
+                         return rows_from(begin, positions);
+                       }};
+}
+
+std::int64_t PackedText::begin_of(std::int64_t index) const {
   const std::int64_t epoch = index / sequences();
   const auto order = permutation(sequences(), mix(options_.seed, epoch + 1));
-  const std::int64_t begin =
-      order[static_cast<std::size_t>(index % sequences())] * options_.seq_len;
-  const std::int64_t end = begin + options_.seq_len;
+  return order[static_cast<std::size_t>(index % sequences())] * options_.seq_len;
+}
 
-  // Its tokens, document by document. `next` points to the end of the document at `position`.
-  std::vector<std::int64_t> tokens;
-  std::vector<std::int64_t> labels;
+std::vector<std::int64_t> PackedText::documents_from(std::int64_t begin) const {
+  const std::int64_t end = begin + options_.seq_len;
   std::vector<std::int64_t> documents;
   auto next = std::upper_bound(begins_.begin(), begins_.end(), begin);
-  for (std::int64_t position = begin; position < end; ++next) {
+  for (std::int64_t position = begin; position < end; position = *next++) {
+    documents.push_back(std::min(*next, end) - position);
+  }
+  return documents;
+}
+
+model::Fields PackedText::rows_from(std::int64_t begin,
+                                    std::span<const std::int64_t> positions) const {
+  const auto length = static_cast<std::int64_t>(positions.size());
+  const at::Tensor tokens_L = at::empty({length}, at::kLong);
+  const at::Tensor labels_L = at::empty({length}, at::kLong);
+  auto* const tokens = tokens_L.data_ptr<std::int64_t>();
+  auto* const labels = labels_L.data_ptr<std::int64_t>();
+  // `next` points to the end of the document at the position; the last one held the one before.
+  auto next = begins_.begin();
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const std::int64_t position = begin + positions[i];
+    if (next == begins_.begin() || position >= *next || position < *(next - 1)) {
+      next = std::upper_bound(begins_.begin(), begins_.end(), position);
+    }
     // The number of the document is also the number of separators before it.
     const auto document = next - begins_.begin() - 1;
     const auto token = [&](std::int64_t at) -> std::int64_t {
       if (at == *next - 1) return kSeparator;
       return static_cast<unsigned char>(bytes_[static_cast<std::size_t>(at - document)]);
     };
-    documents.push_back(std::min(*next, end) - position);
-    for (; position < std::min(*next, end); ++position) {
-      tokens.push_back(token(position));
-      labels.push_back(position + 1 < *next ? token(position + 1) : model::kIgnoredLabel);
-    }
+    tokens[i] = token(position);
+    labels[i] = position + 1 < *next ? token(position + 1) : model::kIgnoredLabel;
   }
-  return {.fields = {{model::kTokens, at::tensor(tokens, at::kLong)},
-                     {model::kLabels, at::tensor(labels, at::kLong)}},
-          .documents = std::move(documents)};
+  return {{model::kTokens, tokens_L}, {model::kLabels, labels_L}};
 }
 
 std::vector<std::int64_t> permutation(std::int64_t n, std::uint64_t seed) {

@@ -10,6 +10,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -46,11 +48,20 @@ class PackedText : public Data {
 
   /// Requires index >= 0. Cost: O(sequences + seq_len).
   Sequence at(std::int64_t index) const override;
+  /// Cost: O(sequences + documents of the sequence); of rows(), O(1) for each position that is in
+  /// the document of the one before.
+  std::optional<SequenceParts> parts(std::int64_t index) const override;
 
  private:
+  /// First token of a sequence in the packing.
+  std::int64_t begin_of(std::int64_t index) const;
+  std::vector<std::int64_t> documents_from(std::int64_t begin) const;
+  model::Fields rows_from(std::int64_t begin, std::span<const std::int64_t> positions) const;
+
   PackingOptions options_;
   std::string bytes_;                 ///< The documents in packing order, without separators.
   std::vector<std::int64_t> begins_;  ///< First token of each document, and the end of the last.
+  std::string hash_;                  ///< Hash of both.
 };
 
 /// 0 .. n-1 in a random order that depends on n and seed only, the same on every platform.

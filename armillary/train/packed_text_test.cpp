@@ -158,5 +158,36 @@ TEST(PackedText, TheSeedDecidesTheOrderOfDocumentsWithAllItsBits) {
   EXPECT_GE(orders.size(), 7U) << "8 draws of 120 orders";
 }
 
+TEST(PackedText, PartsAreThoseOfTheSequence) {
+  const PackedText text = pack(9);
+  for (const std::int64_t index : {0, 2, 4}) {
+    const Sequence whole = text.at(index);
+    const SequenceParts parts = *text.parts(index);
+    EXPECT_EQ(parts.documents, whole.documents);
+    for (const Numbers& positions : {Numbers{0, 4, 8}, {8, 0, 5, 5}, {}, {3}}) {
+      const Sequence part{.fields = parts.rows(positions), .documents = {}};
+      Numbers tokens;
+      Numbers labels;
+      for (const std::int64_t position : positions) {
+        tokens.push_back(tokens_of(whole)[position]);
+        labels.push_back(labels_of(whole)[position]);
+      }
+      EXPECT_EQ(tokens_of(part), tokens);
+      EXPECT_EQ(labels_of(part), labels);
+    }
+  }
+}
+
+TEST(PackedText, DigestsTellTextsAndSequences) {
+  const PackedText text = pack(4);
+  EXPECT_EQ(text.parts(1)->digest, pack(4).parts(1)->digest);
+  EXPECT_NE(text.parts(1)->digest, text.parts(2)->digest);
+  EXPECT_NE(text.parts(0)->digest, pack(5).parts(0)->digest);
+  const PackedText other({"abcdefG", "h", "ijk", "lmnopqrstuvw", "\xFFz"}, {.seq_len = 4});
+  for (std::int64_t i = 0; i < text.sequences(); ++i) {
+    EXPECT_NE(text.parts(i)->digest, other.parts(i)->digest) << i;
+  }
+}
+
 }  // namespace
 }  // namespace armillary::train

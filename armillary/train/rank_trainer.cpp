@@ -11,7 +11,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -110,7 +109,7 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   const auto begin = std::chrono::steady_clock::now();
   recording_.begin_step(step);
   recording_.set_activity({.name = "reading data"});
-  std::vector<SequenceTask>& batch = batch_ = std::move(next_batch_);
+  std::vector<Microbatch>& batch = batch_ = std::move(next_batch_);
   if (step < recipe_.training.steps) read_ahead(step + 1);
 
   // Forward and backward of each microbatch; the loss is a mean over the targets of all of them.
@@ -122,7 +121,7 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   };
   StepRunner runner(parts(), step_, {.inputs = inputs, .targets = targets_, .lr = lr});
   StepSums sums;
-  for (const SequenceTask& task : batch) {
+  for (const Microbatch& task : batch) {
     if (counts()) sums.visible_pairs += static_cast<double>(task.problem.mask.area());
   }
   sums.loss = runner.run_gradients();
@@ -153,26 +152,22 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
 
 RunProgress RankTrainer::progress(std::int64_t step) const {
   const std::int64_t read = step * recipe_.training.global_batch_size;
-  // The last sequence may be another rank's.
-  const bool is_mine = mesh_.index(MeshAxis::Dp) + 1 == mesh_.size(MeshAxis::Dp);
+  // Rank 0 alone writes it, and reads the whole sequence.
   return {.step = step,
           .sequences_read = read,
-          .last_sequence = hash_of(is_mine ? batch_.back().sequence : data_.at(read - 1)),
+          .last_sequence = world_.rank() == 0 ? hash_of(data_.at(read - 1)) : "",
           .vocab_size = data_.vocab_size()};
 }
 
-// This rank's sequences of a step, checked, and their problems on the ranks that share them.
-std::vector<SequenceTask> RankTrainer::read_batch(std::int64_t step) const {
-  std::vector<SequenceTask> batch;
+std::vector<Microbatch> RankTrainer::read_batch(std::int64_t step) const {
+  const TrainingOptions& training = recipe_.training;
+  const std::int64_t mine = training.global_batch_size / mesh_.size(MeshAxis::Dp);
   const std::int64_t first =
-      (step - 1) * recipe_.training.global_batch_size + mesh_.index(MeshAxis::Dp) * local_batch();
-  for (std::int64_t i = first; i < first + local_batch(); ++i) {
-    Sequence sequence = checked_sequence(data_, i, {recipe_.training.seq_len, model_.fields()});
-    const plan::Mask mask = sequence_mask(recipe_.parallelism.mask, sequence.documents);
-    plan::Problem problem = attention_problem(recipe_, attention_, mask);
-    problem.world = comm_.world();
-    const std::uint64_t digest = digest_of(sequence);
-    batch.push_back({std::move(sequence), std::move(problem), digest});
+      (step - 1) * training.global_batch_size + mesh_.index(MeshAxis::Dp) * mine;
+  std::vector<Microbatch> batch;
+  for (std::int64_t i = first; i < first + mine; i += training.local_batch_size) {
+    batch.push_back(
+        read_microbatch(data_, i, model_, recipe_, {attention_, comm_.rank(), comm_.world()}));
   }
   return batch;
 }
@@ -187,21 +182,24 @@ void RankTrainer::read_ahead(std::int64_t step) {
     broken_ = std::current_exception();
     return;
   }
-  for (const SequenceTask& task : next_batch_) {
+  for (const Microbatch& task : next_batch_) {
     runtime::prove_ahead(comm_, task.problem, strategy_, recipe_.parallelism.proofs);
   }
 }
 
-double RankTrainer::targets_of(const std::vector<SequenceTask>& batch) const {
+double RankTrainer::targets_of(const std::vector<Microbatch>& batch) const {
   std::int64_t targets = 0;
-  for (const SequenceTask& task : batch) targets += model_.targets(task.sequence.fields);
-  return counts() ? static_cast<double>(targets) : 0;
+  for (const Microbatch& task : batch) targets += task.targets;
+  // Ranks along tp have the same tokens.
+  return mesh_.index(MeshAxis::Tp) == 0 ? static_cast<double>(targets) : 0;
 }
 
 // Runs the units on no tokens and without the other ranks, so that a unit that uses what it has not
 // declared is told on every rank before any tile moves.
-void RankTrainer::rehearse(const SequenceTask& task) {
+void RankTrainer::rehearse(const Microbatch& task) {
   const at::NoGradGuard no_grad;
+  model::Fields none;
+  for (const auto& [name, values] : task.batch) none.set(name, values.narrow(1, 0, 0));
   const at::Tensor none_L = at::empty({0}, at::kLong);
   const auto query = [](const at::Tensor& q, const at::Tensor&, const at::Tensor&) { return q; };
   const auto keep = [query](const at::Tensor& q, const at::Tensor&, const at::Tensor&) {
@@ -211,20 +209,16 @@ void RankTrainer::rehearse(const SequenceTask& task) {
     if (unit > 0) store_.release(unit - 1);
     return store_.blank(unit);
   };
-  model::run_units(model_, blank,
-                   {model::rows_of(task.sequence.fields, none_L), none_L, {query, keep}});
+  model::run_units(model_, blank, {none, none_L, {query, keep}});
   store_.release(store_.units() - 1);
 }
 
-// This rank's tokens of one sequence, and the attention over it.
-model::ModelInputs RankTrainer::inputs_of(const SequenceTask& task) const {
+// This rank's tokens of one microbatch, and the attention over it.
+model::ModelInputs RankTrainer::inputs_of(const Microbatch& task) const {
   const plan::Problem& problem = task.problem;
   recording_.begin_problem(problem, to_string(strategy_));
-  const auto shards = plan::shards(problem.layout, problem.mask, comm_.world());
-  const at::Tensor positions_L =
-      at::tensor(plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]), at::kLong);
-  return {.batch = model::rows_of(task.sequence.fields, positions_L),
-          .positions_L = positions_L,
+  return {.batch = task.batch,
+          .positions_L = task.positions_L,
           .attends = attend_over_ranks(comm_, {.mask = problem.mask,
                                                .layout = problem.layout,
                                                .strategy = to_string(strategy_),
@@ -234,8 +228,8 @@ model::ModelInputs RankTrainer::inputs_of(const SequenceTask& task) const {
           .tensor_parallel = tensor_parallel_};
 }
 
-// The parameters are still those of the step, so its sequences are taken again, each as a step of
-// its own.
+// The parameters are still those of the step, so its microbatches are taken again, each as a step
+// of its own.
 std::string RankTrainer::first_not_finite() {
   plan::step::StepShape shape = step_.tables.shape();
   shape.microbatches = 1;

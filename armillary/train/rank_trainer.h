@@ -14,11 +14,11 @@
 #include "armillary/comm/communicator.h"
 #include "armillary/comm/mesh.h"
 #include "armillary/model/model.h"
-#include "armillary/plan/problem.h"
 #include "armillary/plan/strategies/strategy.h"
 #include "armillary/train/checkpoint/manifest.h"
 #include "armillary/train/checkpoint/restore.h"
 #include "armillary/train/data.h"
+#include "armillary/train/microbatch.h"
 #include "armillary/train/optimizer.h"
 #include "armillary/train/recording.h"
 #include "armillary/train/replica_groups.h"
@@ -28,13 +28,6 @@
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {
-
-/// A sequence and the problem of the attention over it.
-struct SequenceTask {
-  Sequence sequence;
-  plan::Problem problem;
-  std::uint64_t digest = 0;  ///< digest_of the sequence, which ranks compare in calls of attention.
-};
 
 /// Numbers that ranks sum in each step beside the loss.
 struct Beside {
@@ -72,12 +65,12 @@ class RankTrainer {
 
   /// To be called once, before the first step(), after the `steps` that were taken before.
   /// Collective. @throws on every rank InvalidArgument as expect_same_parameters or
-  /// checked_sequence, or what the model throws for a shard without tokens.
+  /// checked_parts, or what the model throws for a shard without tokens.
   void begin_after(std::int64_t steps);
 
   /// Takes a step, from 1 on. `beside` is asked when its numbers are summed over the ranks, with
   /// the loss. Collective.
-  /// @throws on every rank Error if loss or norm is not finite; InvalidArgument as checked_sequence
+  /// @throws on every rank Error if loss or norm is not finite; InvalidArgument as checked_parts
   /// for the sequences of the next step, or if ranks hold different sequences.
   StepMetrics step(std::int64_t step, const std::function<Beside()>& beside);
   /// The sums of the last step; equal on all ranks.
@@ -87,18 +80,15 @@ class RankTrainer {
   RunProgress progress(std::int64_t step) const;
 
  private:
-  std::vector<SequenceTask> read_batch(std::int64_t step) const;
+  /// The microbatches of a step that this rank reads.
+  std::vector<Microbatch> read_batch(std::int64_t step) const;
   void read_ahead(std::int64_t step);
-  void rehearse(const SequenceTask& task);
-  /// Sequences of a step that this rank reads.
-  std::int64_t local_batch() const {
-    return recipe_.training.global_batch_size / mesh_.size(MeshAxis::Dp);
-  }
+  void rehearse(const Microbatch& task);
   /// Whether this rank counts the sequences that it reads; others share them.
   bool counts() const { return comm_.rank() == 0 && mesh_.index(MeshAxis::Tp) == 0; }
   /// This rank's share of the targets of a batch.
-  double targets_of(const std::vector<SequenceTask>& batch) const;
-  model::ModelInputs inputs_of(const SequenceTask& task) const;
+  double targets_of(const std::vector<Microbatch>& batch) const;
+  model::ModelInputs inputs_of(const Microbatch& task) const;
   /// What the ops of a step act on.
   StepParts parts() { return {model_, store_, optimizer_, groups_.replicas(), recording_}; }
   /// Says where a number that is not finite was first, the same on all ranks. Collective.
@@ -114,9 +104,9 @@ class RankTrainer {
   const Recording& recording_;
   const Recipe& recipe_;
   const Data& data_;
-  std::vector<SequenceTask> batch_;       ///< The training batch of this step, or of the last one.
-  std::vector<SequenceTask> next_batch_;  ///< Read ahead.
-  double targets_ = 0;                    ///< Targets of this step on all ranks; 1 at least.
+  std::vector<Microbatch> batch_;       ///< The training batch of this step, or of the last one.
+  std::vector<Microbatch> next_batch_;  ///< Read ahead.
+  double targets_ = 0;                  ///< Targets of this step on all ranks; 1 at least.
   double next_targets_ = 0;
   std::exception_ptr broken_;     ///< Why it could not be read on this rank.
   double ranks_with_broken_ = 0;  ///< Ranks with such an error.

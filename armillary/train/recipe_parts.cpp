@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "armillary/attention/shared_choice.h"
 #include "armillary/core/checked.h"
@@ -53,14 +54,22 @@ void check_tables(const Recipe& recipe, std::int64_t vocab_size) {
   }
 }
 
+/// The mask of a pass. Real documents are not known yet; one as long as its sequence is legal in
+/// every mask that is legal with any documents.
+plan::Mask mask_of_pass(const Recipe& recipe) {
+  const TrainingOptions& training = recipe.training;
+  const std::vector<plan::Mask> masks(
+      static_cast<std::size_t>(training.local_batch_size),
+      sequence_mask(recipe.parallelism.mask, std::span(&training.seq_len, 1)));
+  return joined_mask(masks);
+}
+
 /// The strategy that a recipe names, or the one that `choose` gives for its problem.
 ChosenStrategy chosen_by(const Recipe& recipe, const cost::ModelAttention& shape, int world,
                          const std::function<tune::AutomaticChoice(const plan::Problem&)>& choose) {
   const std::string& text = recipe.parallelism.strategy;
   if (!tune::is_automatic(text)) return {.strategy = plan::parse_strategy(text), .reason = {}};
-  plan::Problem problem = attention_problem(
-      recipe, shape,
-      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1)));
+  plan::Problem problem = attention_problem(recipe, shape, mask_of_pass(recipe));
   problem.world = world;
   tune::AutomaticChoice choice = choose(problem);
   return {.strategy = std::move(choice.strategy), .reason = std::move(choice.line)};
@@ -111,10 +120,7 @@ void check_strategy(const Recipe& recipe) {
   if (tune::is_automatic(recipe.parallelism.strategy)) {
     return tune::check_strategy_text(recipe.parallelism.strategy);
   }
-  // Real documents are not known yet. One document as long as the sequence is legal in every mask
-  // that is legal with any documents.
-  const plan::Mask mask =
-      sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
+  const plan::Mask mask = mask_of_pass(recipe);
   const plan::Strategy strategy = plan::parse_strategy(recipe.parallelism.strategy);
   const cost::ModelAttention all = model_cost(recipe).attention;
   const int tp = mesh_of(recipe.parallelism).tp;

@@ -43,8 +43,8 @@ std::unique_ptr<model::Model> make_model(const Recipe& recipe);
 /// the nearest legal tp.
 cost::ModelAttention heads_along_tp(const cost::ModelAttention& shape, int index, int tp);
 
-/// The attention problem of one sequence, the same in every layer, for attention of this shape; for
-/// the recipe's own model if no shape is given.
+/// The attention problem of one pass, the same in every layer, for attention of this shape; for the
+/// recipe's own model if no shape is given. Several sequences have one mask (joined_mask).
 /// @throws InvalidArgument for a mask or layout that is not legal.
 plan::Problem attention_problem(const Recipe& recipe, const cost::ModelAttention& shape,
                                 const plan::Mask& mask);
@@ -57,7 +57,7 @@ struct ChosenStrategy {
       reason;  ///< The line of predict/tune/automatic.h if the recipe says `auto`; else empty.
 };
 /// The choice for attention of this shape on `world` ranks. Documents give each step other masks;
-/// it is made for one document as long as a sequence. This process alone chooses.
+/// it is made for sequences of one document each. This process alone chooses.
 /// @throws as tune::choose and plan::parse_strategy.
 ChosenStrategy chosen_strategy(const Recipe& recipe, const cost::ModelAttention& shape, int world);
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/train/packed_text.h"
@@ -210,6 +211,18 @@ TEST(Recipe, PrintRoundTrips) {
   EXPECT_EQ(again.training.seed, recipe.training.seed);
 }
 
+// An older version called the global batch local_batch_size.
+TEST(Recipe, TheBatchOfAnOlderCheckpointIsTheGlobalOne) {
+  using Batches = std::pair<std::int64_t, std::int64_t>;
+  const auto batches = [](const std::string& text) {
+    const TrainingOptions training = parse_saved_recipe("[training]\n" + text, "saved").training;
+    return Batches(training.global_batch_size, training.local_batch_size);
+  };
+  EXPECT_EQ(batches("local_batch_size = 6"), Batches(6, 1));
+  EXPECT_EQ(batches("global_batch_size = 6\nlocal_batch_size = 2"), Batches(6, 2));
+  EXPECT_EQ(batches("global_batch_size = 6"), Batches(6, 1));
+}
+
 TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
   validate(Recipe());
   expect_invalid("model.n_heads=3", "model.n_heads 3 with model.dim 128", "nearest: n_heads 2");
@@ -218,6 +231,8 @@ TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
                  "mesh: pp 2, an axis that is not built yet; 1 is required; nearest: pp 1");
   expect_invalid("parallelism.data_parallel_replicate_degree=3",
                  "training.global_batch_size = 1 on 3 ranks along dp");
+  expect_invalid("training.local_batch_size=2",
+                 "a multiple of 2 is required; nearest: training.global_batch_size = 2");
   expect_invalid("parallelism.tensor_parallel_degree=8", "over tp 8; ", "nearest: tp 4");
   expect_invalid("parallelism.tensor_parallel_keep_inputs=true", "where nothing is gathered");
   expect_invalid("parallelism.reshard_after_forward=false",

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/train/mesh.h"
 #include "armillary/train/replica_groups.h"
 #include "armillary/train/store.h"
 
@@ -89,13 +90,11 @@ plan::step::StepShape step_shape_of(const model::Model& model, const MeshShape& 
                                     const TrainingOptions& training) {
   check_copies(mesh.dp, parallelism);
   const std::vector<std::string> names = model.units();
-  plan::step::StepShape shape{
-      .units = {},
-      .mesh = mesh,
-      .microbatches =
-          static_cast<int>(training.global_batch_size / (mesh.dp * training.local_batch_size)),
-      .zero = static_cast<int>(parallelism.zero),
-      .reshard_after_forward = parallelism.reshard_after_forward};
+  plan::step::StepShape shape{.units = {},
+                              .mesh = mesh,
+                              .microbatches = static_cast<int>(microbatches_of(mesh, training)),
+                              .zero = static_cast<int>(parallelism.zero),
+                              .reshard_after_forward = parallelism.reshard_after_forward};
   // One sum over all replicas is the same if nothing is divided.
   if (shape.zero > 0) shape.copies = static_cast<int>(parallelism.data_parallel_replicate_degree);
   for (const std::string& name : names) shape.units.push_back({.name = name, .uses = {}});

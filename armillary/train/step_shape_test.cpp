@@ -37,6 +37,8 @@ TEST(StepShape, HasTheParametersOfTheModel) {
   const plan::step::StepShape shape = shape_of(recipe);
   ASSERT_EQ(shape.units.size(), 4U);
   EXPECT_EQ(shape.microbatches, 3);
+  recipe.training.local_batch_size = 3;
+  EXPECT_EQ(shape_of(recipe).microbatches, 1);
   EXPECT_EQ(shape.zero, 1);
   EXPECT_THAT(shape.units.back().uses, ElementsAre(0));
   std::int64_t values = 0;

@@ -3,12 +3,13 @@
 //   step:  sequence -> shard -> forward -> backward -> sum gradients -> clip -> AdamW
 //          \______ per rank, attention over cp ______/  \______ replicas stay equal ______/
 //
-// Ranks along dp share the sequences of a step, and ranks along cp the tokens of each; what they
-// hold of the model is divided as parallelism.zero says (store.h). Ranks may be threads of this
-// process, or anything else that has a communicator. The loss is the sum over all target
-// tokens of the step divided by their number, so it and the gradients do not depend on the number
-// of ranks, up to rounding. The program of the step is proved before the first one (step_proof.h),
-// every plan of attention before it runs (proof/together.h), beside the step before.
+// Ranks along dp share the sequences of a step, training.local_batch_size of them in a pass as one
+// (microbatch.h), and ranks along cp the tokens of each pass; what they hold of the model is
+// divided as parallelism.zero says (store.h). Ranks may be threads of this process, or anything
+// else that has a communicator. The loss is the sum over all target tokens of the step divided by
+// their number, so it and the gradients do not depend on the number of ranks or passes, up to
+// rounding. The program of the step is proved before the first one (step_proof.h), every plan of
+// attention before it runs (proof/together.h), beside the step before.
 #pragma once
 
 #include <cstdint>
@@ -68,8 +69,8 @@ struct TrainResult {
 /// @throws InvalidArgument as check_built and check_batch (mesh.h) for the mesh, as check_dtypes
 /// (dtypes.h), if the recipes of two ranks differ (same_recipe.h), if the data has a larger
 /// vocabulary than the model, as check_parameters (model/parameter.h) or step_shape_of, or for a
-/// unit that uses what it did not declare, before any tile moves, as checked_sequence one step
-/// ahead of the sequence, or as choose_checkpoint and restore (checkpoint/restore.h); IoError if
+/// unit that uses what it did not declare, before any tile moves, as checked_parts one step ahead
+/// of the sequence, or as choose_checkpoint and restore (checkpoint/restore.h); IoError if
 /// checkpoints cannot be read, their folder or the recorder not be written, or another run writes
 /// into the run folder; Error as below; CommError on ranks whose peer has failed.
 TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,

@@ -95,10 +95,11 @@ std::string describe_stop(const train::Recipe& recipe, const train::TrainResult&
 
 /// Puts the fastest mesh of a described cluster into the recipe.
 void take_mesh(train::Recipe& recipe, const TrainArguments& arguments) {
-  const tune::Advised mesh =
-      choose_mesh(arguments.mesh, {.model = cost_on_cluster(recipe, arguments.recipe),
-                                   .seq = recipe.training.seq_len,
-                                   .batch = recipe.training.global_batch_size});
+  const tune::Advised mesh = choose_mesh(arguments.mesh,
+                                         {.model = cost_on_cluster(recipe, arguments.recipe),
+                                          .seq = recipe.training.seq_len,
+                                          .batch = recipe.training.global_batch_size},
+                                         recipe.training.local_batch_size);
   for (const std::string& setting : mesh_settings(mesh)) {
     const std::string key = setting.substr(0, setting.find('=') + 1);
     for (const std::string& other : arguments.settings) {

@@ -105,9 +105,10 @@ class Adviser {
     }
     if (all_.empty()) {
       fail<InvalidArgument>(
-          "advise: no mesh of {} divides {}, {} and {} with at most "
+          "advise: no mesh of {} divides {}{}, {} and {} with at most "
           "{} a sequence; other numbers are required",
           count_of(devices_, "device"), count_of(question_.step.batch, "sequence"),
+          question_.microbatch == 1 ? "" : fmt::format(" in passes of {}", question_.microbatch),
           count_of(question_.step.model.attention.heads, "head"),
           count_of(question_.step.model.attention.layers, "layer"), count_of(kMostRanks, "rank"));
     }
@@ -138,7 +139,7 @@ class Adviser {
         if (model.layers % pp != 0) continue;
         for (const int dp : divisors(devices_ / tp / pp)) {
           const int cp = devices_ / tp / pp / dp;
-          const bool divides = question_.step.batch % dp == 0;
+          const bool divides = question_.step.batch % (dp * question_.microbatch) == 0;
           if (!divides || cp > question_.step.seq || cp > kMostRanks) continue;
           for (const int zero : {0, 1, 2, 3}) {
             if (zero > 0 && cp * dp == 1) continue;
@@ -148,7 +149,8 @@ class Adviser {
               if (recompute != cost::Recompute::None && !trains()) continue;
               meshes.push_back({.mesh = {.pp = pp, .dp = dp, .cp = cp, .tp = tp},
                                 .zero = zero,
-                                .recompute = recompute});
+                                .recompute = recompute,
+                                .microbatch = question_.microbatch});
             }
           }
         }
@@ -185,6 +187,7 @@ class Adviser {
     if (!is_new) return at->second;
     const cost::ModelAttention& model = question_.step.model.attention;
     Question question{.problem = {.world = cp,
+                                  .batch = question_.microbatch,
                                   .heads = static_cast<int>(model.heads) / tp,
                                   .kv_heads = static_cast<int>(model.kv_heads) / tp,
                                   .head_dim = static_cast<int>(model.head_dim),

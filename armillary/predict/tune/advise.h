@@ -21,7 +21,8 @@ struct AdviceQuestion {
   std::string model;  ///< The name of its model.
   cost::Step step;
   sim::Cluster cluster;
-  int devices = 0;  ///< 0: all of the cluster.
+  int devices = 0;              ///< 0: all of the cluster.
+  std::int64_t microbatch = 1;  ///< Sequences of a replica in one pass.
   /// The mask of a sequence of so many tokens.
   std::function<plan::Mask(std::int64_t seq)> mask;
 };

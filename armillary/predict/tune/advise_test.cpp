@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 
 #include "armillary/core/error.h"
@@ -63,6 +64,33 @@ TEST(Advise, TimeAndMemoryAreOfOnePolicy) {
   // Forward has 2 products of each pair, backward 5.
   EXPECT_NEAR(full.time.attention / none.time.attention, 9.0 / 7, 0.05);
   EXPECT_LT(output.time.attention, 1.05 * none.time.attention);
+}
+
+TEST(Advise, PassesOfSeveralSequencesDivideTheBatchAndHoldMore) {
+  AdviceQuestion question = advice_question("llama2-7b", "c6", 4096, 8);
+  question.devices = 4;
+  question.cluster.device.memory_bytes = 1e15;
+  const auto first_with_cp4 = [](const Advice& advice) {
+    const cost::Parallelism mesh{.mesh = {.cp = 4}, .zero = 1};
+    return *std::ranges::find_if(advice.meshes, [&](const Advised& advised) {
+      cost::Parallelism alike = advised.parallelism;
+      alike.microbatch = mesh.microbatch;
+      return alike == mesh;
+    });
+  };
+  const Advised one = first_with_cp4(advise(question));
+  question.microbatch = 4;
+  const Advice advice = advise(question);
+  for (const Advised& advised : advice.meshes) {
+    EXPECT_EQ(advised.parallelism.microbatch, 4);
+    EXPECT_LE(advised.parallelism.mesh.dp, 2);
+  }
+  const Advised four = first_with_cp4(advice);
+  EXPECT_DOUBLE_EQ(four.memory.activations, 4 * one.memory.activations);
+  EXPECT_LE(four.time.attention, 1.01 * one.time.attention);
+  question.microbatch = 3;
+  EXPECT_THAT([&] { advise(question); }, ::testing::ThrowsMessage<InvalidArgument>(
+                                             HasSubstr("divides 8 sequences in passes of 3, ")));
 }
 
 TEST(Advise, TimesAndMemoryAreSums) {

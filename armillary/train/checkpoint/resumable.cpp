@@ -31,6 +31,7 @@ constexpr std::string_view kMayChange[] = {
     "parallelism.strategy",
     "parallelism.layout",
     "activation_checkpoint.",
+    "training.local_batch_size",
     "training.loss_chunk_tokens",
     "training.mixed_precision_reduce",
     "training.check_replicas",

@@ -35,8 +35,9 @@ TEST(Resumable, KeysOfTheRestOfTheRunMayChange) {
         "comm.train_timeout_seconds=1", "parallelism.context_parallel_degree=3", "optimizer.lr=1",
         "parallelism.strategy=ulysses", "parallelism.layout=striped", "lr_scheduler.warmup_steps=1",
         "parallelism.threads_per_rank=2", "training.dataset_path=x", "training.loss_chunk_tokens=3",
-        "activation_checkpoint.mode=full", "parallelism.data_parallel_shard_degree=2",
-        "parallelism.zero=3", "training.mixed_precision_reduce=bfloat16"}) {
+        "training.local_batch_size=2", "activation_checkpoint.mode=full",
+        "parallelism.data_parallel_shard_degree=2", "parallelism.zero=3",
+        "training.mixed_precision_reduce=bfloat16"}) {
     EXPECT_NO_THROW(check_resumable(changed(setting), unchanged())) << setting;
   }
 }
