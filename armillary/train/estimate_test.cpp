@@ -474,12 +474,12 @@ TEST(Estimate, ParametersThatStayAfterForwardAreGathered) {
   recipe.training.global_batch_size = 2;
   recipe.parallelism.data_parallel_shard_degree = 2;
   recipe.parallelism.zero = 3;
-  const Estimate again = estimate(recipe, text());
+  const Estimate resharded = estimate(recipe, text());
   recipe.parallelism.reshard_after_forward = false;
-  const Estimate kept = estimate(recipe, text());
-  EXPECT_GT(kept.memory.gathered, again.memory.gathered);
-  EXPECT_GT(kept.memory.total(), again.memory.total());
-  EXPECT_EQ(3 * kept.gradient_sent_bytes, 2 * again.gradient_sent_bytes);
+  const Estimate whole = estimate(recipe, text());
+  EXPECT_GT(whole.memory.gathered, resharded.memory.gathered);
+  EXPECT_GT(whole.memory.total(), resharded.memory.total());
+  EXPECT_EQ(3 * whole.gradient_sent_bytes, 2 * resharded.gradient_sent_bytes);
 }
 
 TEST(Estimate, DtypesAreTheRecipes) {

@@ -1,3 +1,5 @@
+// optimizer_test.cpp: steps against AdamW by hand, the norm however gradients are cut, and units
+// that are updated one by one.
 #include "armillary/train/optimizer.h"
 
 #include <ATen/TensorOperators.h>

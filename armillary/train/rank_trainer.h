@@ -89,7 +89,7 @@ class RankTrainer {
   /// This rank's share of the targets of a batch.
   double targets_of(const std::vector<Microbatch>& batch) const;
   model::ModelInputs inputs_of(const Microbatch& task) const;
-  /// What the ops of a step act on.
+  /// The objects on which the ops of a step act.
   StepParts parts() { return {model_, store_, optimizer_, groups_.replicas(), recording_}; }
   /// Says where a number that is not finite was first, the same on all ranks. Collective.
   std::string first_not_finite();

@@ -1,3 +1,5 @@
+// Ranks compare their shapes, and each its program with that of the rank that it is like in a small
+// mesh, which rank 0 proves. So a program that differs is told by the rank that has it.
 #include "armillary/train/step_proof.h"
 
 #include <fmt/ranges.h>

@@ -12,7 +12,7 @@
 
 namespace armillary::train {
 
-/// What a rank does in each step.
+/// The program of a rank in each step, with the tables of its shape.
 struct ProvedStep {
   plan::step::StepTables tables;
   plan::RankProgram program;

@@ -24,7 +24,7 @@
 
 namespace armillary::train {
 
-/// What the ops of a rank act on.
+/// The objects on which the ops of a rank act.
 struct StepParts {
   model::Model& model;
   Store& store;
@@ -33,7 +33,7 @@ struct StepParts {
   const Recording& recording;
 };
 
-/// What is asked of one step.
+/// The caller's numbers of one step.
 struct StepTask {
   std::function<model::ModelInputs(int microbatch)> inputs;
   double targets = 1;                 ///< The loss is divided by it.
@@ -77,9 +77,9 @@ class StepRunner {
   const StepTask task_;
   std::size_t norm_ = 0;                      ///< The first op behind the sums of gradients.
   std::size_t update_ = 0;                    ///< The first update.
-  std::optional<model::ModelInputs> inputs_;  ///< Of the microbatch that runs.
+  std::optional<model::ModelInputs> inputs_;  ///< Those of the microbatch that runs.
   std::vector<UnitPass> passes_;
-  at::Tensor grad_;  ///< Of the output of the unit that runs backward next.
+  at::Tensor grad_;  ///< That of the output of the unit that runs backward next.
   double loss_ = 0;
 };
 

@@ -1,4 +1,5 @@
-// step_shape_test.cpp: the steps of recipes are proved, with the numbers of their models.
+// step_shape_test.cpp: the steps of recipes are proved, with the numbers of their models and the
+// shards of their stores.
 #include "armillary/train/step_shape.h"
 
 #include <gmock/gmock.h>

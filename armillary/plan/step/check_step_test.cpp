@@ -171,8 +171,8 @@ TEST(Step, ASumOverAxesOfOtherValuesIsRefused) {
   const StepShape shape = small_step({.dp = 2, .tp = 2}, 0, 1, false);
   const StepTables tables(shape);
   const auto place = [&](AxisSet axes) {
-    const auto found = std::ranges::find(tables.axis_sets(), axes);
-    return static_cast<int>(found - tables.axis_sets().begin());
+    const auto axes_at = std::ranges::find(tables.axis_sets(), axes);
+    return static_cast<int>(axes_at - tables.axis_sets().begin());
   };
   const int dp = place(bit(MeshAxis::Dp));
   const int all = place(bit(MeshAxis::Dp) | bit(MeshAxis::Tp));
@@ -211,11 +211,11 @@ TEST(Step, ASumOverRanksWithOtherValuesIsRefused) {
   shape.units[1].shared = 7;
   const StepTables tables(shape);
   const auto over_tp = [&](StepProgram& step) {
-    const auto found = std::ranges::find(tables.axis_sets(), tables.tp_axis());
+    const auto axes_at = std::ranges::find(tables.axis_sets(), tables.tp_axis());
     for (RankProgram& program : step.ranks) {
       for (Op& op : program.ops) {
         if (op.kind == StepOp::AllReduce && tables.axis_sets()[op.peer] == kSharersAxis) {
-          op.peer = static_cast<int>(found - tables.axis_sets().begin());
+          op.peer = static_cast<int>(axes_at - tables.axis_sets().begin());
         }
       }
     }

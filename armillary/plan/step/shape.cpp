@@ -41,18 +41,18 @@ void check_unit_shards(const StepShape& shape, const UnitShape& unit) {
   const auto replicas = static_cast<std::size_t>(shape.mesh.dp / shape.copies * shape.mesh.cp);
   for (const TpUse use : kUses) {
     bool fits = unit.shards.size() == static_cast<std::size_t>(shape.mesh.tp);
-    std::int64_t held = 0;
+    std::int64_t sum = 0;
     for (const UseShards& of_rank : unit.shards) {
       const std::vector<std::int64_t>& counts = of_rank[static_cast<std::size_t>(use)];
       fits = fits && counts.size() == replicas;
-      held = std::accumulate(counts.begin(), counts.end(), held);
+      sum = std::accumulate(counts.begin(), counts.end(), sum);
     }
     const std::int64_t required = values_of(shape, unit, use) * holders_of(shape, use);
-    if (fits && held == required) continue;
+    if (fits && sum == required) continue;
     fail<InvalidArgument>(
         "step: the shards of unit {} hold {} values of one use; {} in {} shards on each of {} "
         "ranks along tp are required",
-        unit.name, held, required, replicas, shape.mesh.tp);
+        unit.name, sum, required, replicas, shape.mesh.tp);
   }
 }
 
@@ -190,9 +190,9 @@ StepTables::StepTables(const StepShape& shape) : shape_(shape) {
 std::int64_t StepTables::values(int part, Rank rank, const Heads& shards) const {
   const StepPart& of = parts_[part];
   const int index = tp_index(rank);
-  const std::vector<UseShards>& given = shape_.units[of.unit].shards;
-  if (!given.empty()) {
-    const std::vector<std::int64_t>& counts = given[index][static_cast<std::size_t>(of.use)];
+  const std::vector<UseShards>& of_unit = shape_.units[of.unit].shards;
+  if (!of_unit.empty()) {
+    const std::vector<std::int64_t>& counts = of_unit[index][static_cast<std::size_t>(of.use)];
     return std::accumulate(counts.begin() + shards.begin, counts.begin() + shards.end,
                            std::int64_t{0});
   }

@@ -59,8 +59,8 @@ struct StepShape {
 /// @throws InvalidArgument naming what is wrong and the nearest legal choice.
 void check_shape(const StepShape& shape);
 
-/// Axes of a step as bits, 1 << MeshAxis. Where there are copies, they are an axis of their own,
-/// and dp is the one inside them; so are the sharers inside tp.
+/// Axes of a step as bits, 1 << MeshAxis. Copies are an axis of their own, with the rest of dp
+/// inside them; so are the sharers inside tp.
 using AxisSet = unsigned;
 constexpr AxisSet bit(MeshAxis axis) {
   return 1U << static_cast<unsigned>(axis);
