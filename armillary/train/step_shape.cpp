@@ -2,12 +2,15 @@
 // stores cut them, unit by unit, of all uses together.
 #include "armillary/train/step_shape.h"
 
+#include <c10/core/ScalarType.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/train/dtypes.h"
 #include "armillary/train/mesh.h"
 #include "armillary/train/replica_groups.h"
 #include "armillary/train/store.h"
@@ -95,6 +98,9 @@ plan::step::StepShape step_shape_of(const model::Model& model, const MeshShape& 
                               .microbatches = static_cast<int>(microbatches_of(mesh, training)),
                               .zero = static_cast<int>(parallelism.zero),
                               .reshard_after_forward = parallelism.reshard_after_forward};
+  const Dtypes dtypes = dtypes_of(training);
+  shape.bytes = {.weight = static_cast<int>(c10::elementSize(dtypes.param)),
+                 .master = static_cast<int>(c10::elementSize(dtypes.master))};
   // One sum over all replicas is the same if nothing is divided.
   if (shape.zero > 0) shape.copies = static_cast<int>(parallelism.data_parallel_replicate_degree);
   for (const std::string& name : names) shape.units.push_back({.name = name, .uses = {}});

@@ -93,14 +93,17 @@ TEST(StepShape, HasTheShardsOfStores) {
     recipe.parallelism.data_parallel_shard_degree = 3;
     recipe.training.global_batch_size = 3;
     recipe.parallelism.zero = 3;
-    const plan::step::StepTables tables(shape_of(recipe));
-    const std::unique_ptr<model::Model> model = make_model(recipe);
-    comm::run_ranks(3 * tp, [&](comm::Communicator& comm) {
-      const comm::Mesh mesh(comm, mesh_of(recipe.parallelism));
-      const ReplicaGroups groups(mesh, recipe.parallelism);
-      const Store store(*model, 1, groups.replicas());
-      EXPECT_EQ(store.bytes_at_rest(), plan::step::resting_bytes(tables, comm.rank())) << tp;
-    });
+    for (const char* param : {"float32", "bfloat16"}) {
+      recipe.training.mixed_precision_param = param;
+      const plan::step::StepTables tables(shape_of(recipe));
+      const std::unique_ptr<model::Model> model = make_model(recipe);
+      comm::run_ranks(3 * tp, [&](comm::Communicator& comm) {
+        const comm::Mesh mesh(comm, mesh_of(recipe.parallelism));
+        const ReplicaGroups groups(mesh, recipe.parallelism);
+        const Store store(*model, 1, groups.replicas(), dtypes_of(recipe.training));
+        EXPECT_EQ(store.bytes_at_rest(), plan::step::resting_bytes(tables, comm.rank())) << tp;
+      });
+    }
   }
 }
 

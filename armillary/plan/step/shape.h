@@ -43,6 +43,12 @@ struct UnitShape {
   std::vector<UseShards> shards = {};  ///< By rank along tp. Empty: equal parts.
 };
 
+/// Bytes of a value. Masters are what the optimizer updates; gradients and its state are as wide.
+struct ValueBytes {
+  int weight = 4;  ///< As models are given it, and as it is gathered.
+  int master = 4;
+};
+
 struct StepShape {
   std::vector<UnitShape> units;  ///< In the order of forward.
   MeshShape mesh;                ///< pp is 1.
@@ -54,6 +60,7 @@ struct StepShape {
   bool sequence_parallel = true;
   int copies = 1;   ///< A divisor of dp. The copies are the outer ranks along dp.
   int sharers = 1;  ///< A divisor of tp below tp.
+  ValueBytes bytes = {};
 };
 
 /// @throws InvalidArgument naming what is wrong and the nearest legal choice.

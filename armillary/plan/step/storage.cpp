@@ -10,8 +10,18 @@
 namespace armillary::plan::step {
 namespace {
 
-constexpr std::int64_t kValueBytes = 4;
-constexpr std::int64_t kStateBytes = 8;  // Two moments.
+/// Of a weight at rest.
+std::int64_t weight_bytes(const StepTables& tables) {
+  const ValueBytes& bytes = tables.shape().bytes;
+  return tables.zero() == 3 ? bytes.master : bytes.weight;
+}
+
+/// Of two moments, and of a master that has memory of its own.
+std::int64_t state_bytes(const StepTables& tables) {
+  const ValueBytes& bytes = tables.shape().bytes;
+  const bool has_master = tables.zero() < 3 && bytes.weight != bytes.master;
+  return (has_master ? 3 : 2) * std::int64_t{bytes.master};
+}
 
 Heads shards_from(int first_stage, const StepTables& tables, Rank rank) {
   return tables.zero() >= first_stage ? tables.own_shard(rank) : tables.all_shards();
@@ -66,10 +76,13 @@ bool is_transient(const StepTables& tables, Rank rank, const Tile& tile) {
 }
 
 std::int64_t bytes_of(const StepTables& tables, Rank rank, const Tile& tile) {
-  std::int64_t bytes = kValueBytes;
+  std::int64_t bytes = tables.shape().bytes.master;
   if (tile.tensor == StepTensor::State) {
-    bytes = kStateBytes;
-  } else if (!(tile.tensor == StepTensor::Weight) && !(tile.tensor == StepTensor::Grad)) {
+    bytes = state_bytes(tables);
+  } else if (tile.tensor == StepTensor::Weight) {
+    const bool rests = !is_transient(tables, rank, tile);
+    bytes = rests ? weight_bytes(tables) : tables.shape().bytes.weight;
+  } else if (!(tile.tensor == StepTensor::Grad)) {
     return 0;
   }
   std::int64_t total = 0;
@@ -113,9 +126,9 @@ StepBytes bytes_of(const StepTables& tables, const RankProgram& program) {
 std::int64_t resting_bytes(const StepTables& tables, Rank rank) {
   std::int64_t total = 0;
   for (int part = 0; part < static_cast<int>(tables.parts().size()); ++part) {
-    total += kValueBytes * (tables.values(part, rank, weight_shards(tables, rank)) +
-                            tables.values(part, rank, grad_shards(tables, rank))) +
-             kStateBytes * tables.values(part, rank, state_shards(tables, rank));
+    total += weight_bytes(tables) * tables.values(part, rank, weight_shards(tables, rank)) +
+             tables.shape().bytes.master * tables.values(part, rank, grad_shards(tables, rank)) +
+             state_bytes(tables) * tables.values(part, rank, state_shards(tables, rank));
   }
   return total;
 }

@@ -6,6 +6,9 @@
 //   2       all        shard      shard      4 n + 12 n / N
 //   3       shard      shard      shard      16 n / N
 //
+// Values that are narrower than their masters rest beside these in stages 0 to 2, where masters are
+// with the state; shards of stage 3 are masters. Gradients that are rounded to travel do not count.
+//
 // n / N stands for a rank's shard. Beside these, stages 2 and 3 have whole gradients of the units
 // that run backward, stage 3 whole weights of the units that run: transient tiles, from the op that
 // writes them to their release. A reduce_scatter that adds to a shard has room for what it adds, as

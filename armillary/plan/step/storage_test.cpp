@@ -129,6 +129,26 @@ TEST(StepBytes, AreThoseOfTheGivenShards) {
   EXPECT_EQ(resting_bytes(tables, 2), 16 * 8);
 }
 
+/// bf16 weights with fp32 masters, and fp64.
+TEST(StepBytes, AreThoseOfTheirDtypes) {
+  for (int zero = 0; zero <= 3; ++zero) {
+    StepShape shape = uneven(zero);
+    const StepBytes fp32 = bytes_of(StepTables(shape), build_step(shape).ranks[1]);
+    shape.bytes = {.weight = 8, .master = 8};
+    const StepBytes fp64 = bytes_of(StepTables(shape), build_step(shape).ranks[1]);
+    EXPECT_EQ(fp64, (StepBytes{2 * fp32.rest, 2 * fp32.peak})) << zero;
+    shape.bytes = {.weight = 2, .master = 4};
+    const StepTables tables(shape);
+    std::int64_t shard = 0;
+    for (int part = 0; part < 4; ++part) shard += tables.values(part, 1, tables.own_shard(1));
+    constexpr std::int64_t kAll = 100 + 40 + 70 + 35;
+    const std::vector<std::int64_t> formulas{18 * kAll, 6 * kAll + 12 * shard,
+                                             2 * kAll + 16 * shard, 16 * shard};
+    EXPECT_EQ(resting_bytes(tables, 1), formulas[zero]);
+    EXPECT_EQ(bytes_of(tables, build_step(shape).ranks[1]).rest, formulas[zero]);
+  }
+}
+
 TEST(StepTables, CopiesAndSharersAreAxes) {
   StepShape shape = small_step({.dp = 4, .tp = 4}, 1, 1, false);
   shape.copies = shape.sharers = 2;
