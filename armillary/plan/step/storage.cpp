@@ -10,13 +10,13 @@
 namespace armillary::plan::step {
 namespace {
 
-/// Of a weight at rest.
+/// Bytes of a weight at rest.
 std::int64_t weight_bytes(const StepTables& tables) {
   const ValueBytes& bytes = tables.shape().bytes;
   return tables.zero() == 3 ? bytes.master : bytes.weight;
 }
 
-/// Of two moments, and of a master that has memory of its own.
+/// Bytes of two moments, and of a master that has memory of its own.
 std::int64_t state_bytes(const StepTables& tables) {
   const ValueBytes& bytes = tables.shape().bytes;
   const bool has_master = tables.zero() < 3 && bytes.weight != bytes.master;
