@@ -217,6 +217,29 @@ TEST_F(TrainErrorTest, TheStepOfARecipeIsPrintedProvedAndBroken) {
   EXPECT_EQ(with_recipe("verify", {"--break", "100000"}).code, 2);
 }
 
+TEST_F(TrainErrorTest, TheStepOfARecipeIsSimulated) {
+  const std::string trace = path("step.json");
+  Arguments words{
+      "simulate", path("tiny.toml"),    "--set", "parallelism.context_parallel_degree=2",
+      "--set",    "parallelism.zero=3", "--set", "training.mixed_precision_param=bfloat16"};
+  const auto with = [&](const Arguments& more) {
+    Arguments all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all, "", start_the_file);
+  };
+  const ProgramRun step = with({"--cluster", "c6", "--trace", trace});
+  EXPECT_EQ(step.code, 0) << step.err;
+  EXPECT_THAT(step.out, AllOf(HasSubstr("tiny.toml on c6: 2 ranks, 6 units, 1 microbatch, ZeRO-3"),
+                              HasSubstr("tokens/s"), HasSubstr("exposed messages")));
+  EXPECT_TRUE(std::filesystem::exists(trace));
+  EXPECT_THAT(with({"--cluster", "c6", "--json"}).out, HasSubstr("\"exposed_s\":{\"gathers\":"));
+  words.push_back("--set");
+  words.push_back("parallelism.tensor_parallel_degree=2");
+  const ProgramRun refused = with({"--cluster", "c10"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("tensor_parallel_degree = 2 on nodes of 1 device"));
+}
+
 TEST_F(TrainErrorTest, TheBatchHasANameOfItsOwn) {
   expect_setting_refused("training.local_batch_size=4",
                          "nearest: training.global_batch_size = 4, as local_batch_size was called "

@@ -14,14 +14,17 @@ class Rows {
 
   Overlapped step(int microbatches) {
     const int units = static_cast<int>(units_.size());
-    step_.end = gather(0);
+    gather(0);
     for (int m = 0; m < microbatches; ++m) {
-      // The last unit runs twice in a row, as the first does from one microbatch to the next.
+      // The last unit runs twice in a row, as the first does from one microbatch to the next: what
+      // follows is gathered beside both runs.
       for (int u = 0; u < units; ++u) {
-        run(units_[u].forward, units_[u].forward_link, u + 1 < units ? gather(u + 1) : 0);
+        run(units_[u].forward, units_[u].forward_link);
+        if (u + 1 < units) gather(u + 1);
       }
       for (int u = units; u-- > 0;) {
-        run(units_[u].backward, units_[u].backward_link, u > 0 ? gather(u - 1) : 0);
+        run(units_[u].backward, units_[u].backward_link);
+        if (u > 0) gather(u - 1);
         if (zero_ >= 2 || m + 1 == microbatches) sum(units_[u]);
       }
     }
@@ -31,25 +34,28 @@ class Rows {
   }
 
  private:
+  /// A row: a run, of which `link` seconds fill the link, beside the sums that wait. Rows of stages
+  /// 2 and 3 end with their sums.
+  void run(double alone, double link) {
+    const double sums = zero_ >= 2 ? waiting_ : std::min(waiting_, alone - link);
+    const double row = std::max(alone, link + sums);
+    waiting_ -= sums;
+    step_.end += row;
+    free_ += row - link - sums;
+  }
+  /// Stage 3: a gather beside the rows since the last one.
+  void gather(int unit) {
+    if (zero_ < 3) return;
+    step_.end += std::max(0.0, collective(units_[unit].gather) - free_);
+    free_ = 0;
+  }
+  void sum(const UnitTime& unit) {
+    waiting_ += collective(unit.sum + (zero_ == 0 ? unit.gather : 0));
+  }
   /// Seconds of a collective, which are noted.
   double collective(double seconds) {
     step_.collectives += seconds;
     return seconds;
-  }
-  double gather(int unit) { return zero_ == 3 ? collective(units_[unit].gather) : 0; }
-  void sum(const UnitTime& unit) {
-    waiting_ += collective(unit.sum + (zero_ == 0 ? unit.gather : 0));
-  }
-
-  /// A row: a run, of which `link` seconds fill the link, beside a gather and the sums that wait.
-  void run(double alone, double link, double gathered) {
-    if (zero_ >= 2) {
-      step_.end += std::max(alone, link + gathered + waiting_);
-      waiting_ = 0;
-    } else {
-      step_.end += alone;
-      waiting_ = std::max(0.0, waiting_ - (alone - link));
-    }
   }
 
   /// Stages 1 and 2 gather the values of each unit beside the updates that follow.
@@ -68,6 +74,7 @@ class Rows {
   int zero_;
   Overlapped step_;
   double waiting_ = 0;  ///< Seconds of sums that are not done.
+  double free_ = 0;     ///< Seconds in which the link was free since the last gather.
 };
 
 }  // namespace
