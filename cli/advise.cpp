@@ -122,10 +122,10 @@ void print_advice(const tune::AdviceQuestion& request, const tune::Advice& advic
              to_string(best.attention));
   fmt::print(
       "  {:.3f} s a step: products {:.3f}, attention {:.3f}, passes over activations {:.3f}, "
-      "messages of tp {:.3f}, pipeline {:.3f}, gradients and parameters {:.3f} of which {:.3f} are "
-      "hidden, optimizer {:.3f}\n",
-      best.time.total(), products, attention, passes, tensor, pipeline, gradients, hidden,
-      optimizer);
+      "messages of tp {:.3f}, pipeline {:.3f}, gradients and parameters {:.3f}, optimizer {:.3f}; "
+      "hidden {:.3f}\n",
+      best.time.total(), products, attention, passes, tensor, pipeline, gradients, optimizer,
+      hidden);
   fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {}\n", gib(best.memory.total()),
              gib(request.cluster.device.memory_bytes), count_of(best.longest_seq, "token"));
   for (const std::string& reason : advice.reasons) fmt::print("  {}\n", reason);

@@ -12,11 +12,11 @@ struct AttentionTime {
   double forward = 0;
   double backward = 0;    ///< With the passes that recomputation repeats before it.
   double link_share = 0;  ///< Part of the links between its ranks that its messages fill meanwhile.
-  double exposed = 0;     ///< Of both, beside no compute: mean over the ranks.
+  double exposed = 0;     ///< Its messages beside no compute: mean over the ranks.
   double total() const { return forward + backward; }
 };
 
-/// Of simulated passes in the order in which they run; the first is forward. The link is the
+/// The time of simulated passes in the order in which they run, forward first. The link is the
 /// busiest one.
 AttentionTime attention_time(const std::vector<sim::Timeline>& passes);
 

@@ -37,37 +37,42 @@ bool crosses_nodes(const sim::Cluster& cluster, int members, int stride) {
   return members > 1 && members * stride > cluster.devices_per_node;
 }
 
-}  // namespace
-
-double group_bytes_per_s(const sim::Cluster& cluster, int members, int stride,
-                         int part_node_links) {
-  if (members == 1) return std::numeric_limits<double>::infinity();
-  const int per_node = cluster.devices_per_node;
-  const sim::Topology topology = two_nodes(cluster);
+/// The rate of a group of two members or more (group.h).
+double ring_rate(const sim::Topology& topology, int members, int stride, int part_node_links) {
+  const int per_node = topology.cluster().devices_per_node;
   double rate = std::numeric_limits<double>::infinity();
   if (stride < per_node) rate = shared_rate(topology, per_node - stride, stride);
-  if (!crosses_nodes(cluster, members, stride)) return rate;
+  if (!crosses_nodes(topology.cluster(), members, stride)) return rate;
   int links = std::max(1, per_node / stride);
   if (stride > 1 && part_node_links > 0) links = std::min(links, part_node_links);
   return std::min(rate, links * shared_rate(topology, per_node, per_node));
 }
 
-double Group::ring_seconds(double bytes) const {
+}  // namespace
+
+double group_bytes_per_s(const sim::Cluster& cluster, int members, int stride,
+                         int part_node_links) {
+  if (members == 1) return std::numeric_limits<double>::infinity();
+  return ring_rate(two_nodes(cluster), members, stride, part_node_links);
+}
+
+double RankGroup::ring_seconds(double bytes) const {
   if (members == 1 || bytes == 0) return 0;
   return latency_s + bytes * (members - 1) / members / bytes_per_s;
 }
 
-Group group_of(const sim::Cluster& cluster, int members, int stride, int part_node_links) {
-  Group group{.members = members};
+RankGroup group_of(const sim::Cluster& cluster, int members, int stride, int part_node_links) {
+  RankGroup group{.members = members};
   if (members == 1) return group;
-  group.bytes_per_s = group_bytes_per_s(cluster, members, stride, part_node_links);
-  group.crosses_nodes = crosses_nodes(cluster, members, stride);
-  const int per_node = cluster.devices_per_node;
   const sim::Topology topology = two_nodes(cluster);
-  // Steps between nodes: the ring leaves all nodes but one.
-  const int between = !group.crosses_nodes ? 0
-                      : stride >= per_node ? members - 1
-                                           : (members * stride + per_node - 1) / per_node - 1;
+  group.bytes_per_s = ring_rate(topology, members, stride, part_node_links);
+  group.crosses_nodes = crosses_nodes(cluster, members, stride);
+  // A ring leaves all of its nodes but one.
+  const int per_node = cluster.devices_per_node;
+  int between = 0;
+  if (group.crosses_nodes) {
+    between = stride >= per_node ? members - 1 : (members * stride - 1) / per_node;
+  }
   const int within = members - 1 - between;
   group.latency_s = cluster.messages.latency_s;
   if (within > 0) group.latency_s += within * topology.route(0, stride).latency_s;

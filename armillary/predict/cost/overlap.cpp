@@ -8,9 +8,9 @@ namespace armillary::cost {
 namespace {
 
 /// Walks the rows of a step (plan/step/step_program.h).
-class Rows {
+class StepRows {
  public:
-  Rows(std::span<const UnitTime> units, int zero) : units_(units), zero_(zero) {}
+  StepRows(std::span<const UnitTime> units, int zero) : units_(units), zero_(zero) {}
 
   Overlapped step(int microbatches) {
     const int units = static_cast<int>(units_.size());
@@ -81,7 +81,7 @@ class Rows {
 
 Overlapped overlapped(std::span<const UnitTime> units, int microbatches, int zero) {
   ARMILLARY_CHECK(!units.empty() && microbatches >= 1);
-  return Rows(units, zero).step(microbatches);
+  return StepRows(units, zero).step(microbatches);
 }
 
 }  // namespace armillary::cost

@@ -16,11 +16,11 @@ namespace armillary::cost {
 struct UnitTime {
   double forward = 0;   ///< Its run, with messages of attention and of tensor parallelism.
   double backward = 0;  ///< Likewise, with what recomputation repeats.
-  /// Of these, the seconds for which the messages of the run fill the link of gathers and sums.
+  /// Seconds of these for which the messages of the run fill the link of gathers and sums.
   double forward_link = 0;
   double backward_link = 0;
-  double gather = 0;  ///< Of its values from all replicas.
-  double sum = 0;     ///< Of its gradients: a reduce-scatter; an all-reduce is a gather, too.
+  double gather = 0;  ///< Its values, from all replicas.
+  double sum = 0;     ///< Its gradients: a reduce-scatter; an all-reduce is a gather, too.
   double update = 0;
 };
 

@@ -55,12 +55,12 @@ double rank_tokens_of(const Step& step, const MeshShape& mesh) {
 }
 
 /// The groups of a rank. Gathers and sums reach a share of the links.
-struct Groups {
-  Group tp;
-  Group cp;
-  Group replicas;
+struct RankGroups {
+  RankGroup tp;
+  RankGroup cp;
+  RankGroup replicas;
 
-  Groups(const MeshShape& mesh, const sim::Cluster& cluster, const StepRates& rates)
+  RankGroups(const MeshShape& mesh, const sim::Cluster& cluster, const StepRates& rates)
       : tp(group_of(cluster, mesh.tp, 1)),
         cp(group_of(cluster, mesh.cp, mesh.tp)),
         replicas(group_of(cluster, mesh.dp * mesh.cp, mesh.tp, rates.part_node_links)) {
@@ -81,29 +81,40 @@ void check_devices(const MeshShape& mesh, const sim::Cluster& cluster) {
   }
 }
 
-}  // namespace
+/// A step on a cluster.
+struct PlacedStep {
+  const Step& step;
+  const Parallelism& parallelism;
+  const sim::Cluster& cluster;
+  const StepRates& rates;
+  ReplicaWork share;
+  RankGroups groups;
 
-int microbatches(const Step& step, const Parallelism& parallelism) {
-  return std::max(1, static_cast<int>(std::lround(share_of(step, parallelism).microbatches)));
-}
+  PlacedStep(const Step& of, const Parallelism& parts, const sim::Cluster& on,
+             const StepRates& reached)
+      : step(of),
+        parallelism(parts),
+        cluster(on),
+        rates(reached),
+        share(share_of(of, parts)),
+        groups(parts.mesh, on, reached) {}
+};
 
-std::vector<UnitTime> unit_times(const Step& step, const Parallelism& parallelism,
-                                 const sim::Cluster& cluster, const AttentionTime& attention,
-                                 const StepRates& rates) {
-  const MeshShape& mesh = parallelism.mesh;
-  check_devices(mesh, cluster);
-  const ReplicaWork share = share_of(step, parallelism);
-  const ModelCost& model = share.stage;
-  const Groups groups(mesh, cluster, rates);
-  const int passes = microbatches(step, parallelism);
-  const double tokens = rank_tokens_of(step, mesh) / passes;
-  const double flops_per_s = cluster.device.matmul_flops_per_s * rates.matmul_share;
-  const double memory = cluster.device.memory_bytes_per_s;
+/// The units of a training step (step.h).
+std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& attention) {
+  const MeshShape& mesh = placed.parallelism.mesh;
+  const ModelCost& model = placed.share.stage;
+  const RankGroups& groups = placed.groups;
+  const StepRates& rates = placed.rates;
+  const int passes = microbatches(placed.step, placed.parallelism);
+  const double tokens = rank_tokens_of(placed.step, mesh) / passes;
+  const double flops_per_s = placed.cluster.device.matmul_flops_per_s * rates.matmul_share;
+  const double memory = placed.cluster.device.memory_bytes_per_s;
   const auto values = [&](UnitTime& unit, double parameters) {
     const double mine = parameters / mesh.tp;
     unit.gather = groups.replicas.ring_seconds(mine * rates.gathered_bytes);
     unit.sum = groups.replicas.ring_seconds(mine * rates.gradient_bytes);
-    unit.update = mine / (parallelism.zero == 0 ? 1 : groups.replicas.members) *
+    unit.update = mine / (placed.parallelism.zero == 0 ? 1 : groups.replicas.members) *
                   rates.optimizer_bytes / memory;
   };
   // Embedding and head.
@@ -122,11 +133,11 @@ std::vector<UnitTime> unit_times(const Step& step, const Parallelism& parallelis
   const auto input_bytes = static_cast<double>(model.bytes.input);
   const double products =
       ((2 * static_cast<double>(model.layer_matmul_parameters) + model.token_flops) * tokens +
-       model.sequence_flops * share.sequences / passes) /
+       model.sequence_flops * placed.share.sequences / passes) /
       layers / mesh.tp / flops_per_s;
   const double memory_bound = rates.layer_passes / 3 * input_bytes * tokens / mesh.tp / memory;
   const double tensor = 4 * groups.tp.ring_seconds(tokens * input_bytes);
-  const double again = parallelism.recompute == Recompute::None ? 0 : 1;
+  const double again = placed.parallelism.recompute == Recompute::None ? 0 : 1;
   UnitTime layer{.forward = products + memory_bound + tensor + attention.forward,
                  .backward = (2 + again) * products + 2 * memory_bound + (1 + again) * tensor +
                              attention.backward};
@@ -141,13 +152,27 @@ std::vector<UnitTime> unit_times(const Step& step, const Parallelism& parallelis
   return units;
 }
 
+}  // namespace
+
+int microbatches(const Step& step, const Parallelism& parallelism) {
+  return std::max(1, static_cast<int>(std::lround(share_of(step, parallelism).microbatches)));
+}
+
+std::vector<UnitTime> unit_times(const Step& step, const Parallelism& parallelism,
+                                 const sim::Cluster& cluster, const AttentionTime& attention,
+                                 const StepRates& rates) {
+  check_devices(parallelism.mesh, cluster);
+  return units_of(PlacedStep(step, parallelism, cluster, rates), attention);
+}
+
 StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::Cluster& cluster,
                    const AttentionTime& attention, const StepRates& rates) {
   const MeshShape& mesh = parallelism.mesh;
   check_devices(mesh, cluster);
-  const ReplicaWork share = share_of(step, parallelism);
+  const PlacedStep placed(step, parallelism, cluster, rates);
+  const ReplicaWork& share = placed.share;
+  const RankGroups& groups = placed.groups;
   const double memory = cluster.device.memory_bytes_per_s;
-  const Groups groups(mesh, cluster, rates);
   const double tokens = rank_tokens_of(step, mesh);
   const int passes = microbatches(step, parallelism);
   const auto parameters = static_cast<double>(share.stage.parameters);
@@ -168,7 +193,7 @@ StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::
       layers * collectives * passes * groups.tp.ring_seconds(tokens / passes * input_bytes);
   Overlapped walked;
   if (trains) {
-    walked = overlapped(unit_times(step, parallelism, cluster, attention, rates), passes,
+    walked = overlapped(units_of(placed, attention), passes,
                         groups.replicas.members == 1 ? 0 : parallelism.zero);
     time.gradients = walked.collectives;
     time.optimizer = parameters / mesh.tp / (parallelism.zero == 0 ? 1 : groups.replicas.members) *

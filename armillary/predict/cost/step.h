@@ -69,7 +69,7 @@ struct StepRates {
   double layer_passes = 60;     ///< Elements of hidden size read or written per token and layer.
   double gradient_share = 1;    ///< Share of group_bytes_per_s() in sums of gradients.
   double gradient_bytes = 4;    ///< Between ranks, per parameter; Megatron sums gradients in fp32.
-  double gathered_bytes = 2;    ///< Of a gathered parameter.
+  double gathered_bytes = 2;    ///< Per gathered parameter.
   double optimizer_bytes = 40;  ///< Memory traffic of Adam per parameter that a rank updates.
   /// Network links of a node that a group of gradients uses which has only some of the node's
   /// devices; 0: one for each of its devices.

@@ -39,7 +39,7 @@ int unit_of(const plan::step::StepTables& tables, const plan::RankProgram& progr
 /// The price of an op.
 struct Price {
   double seconds = 0;
-  double link_share = 0;  ///< Of the compute lane: part of the replicas' links that it fills.
+  double link_share = 0;  ///< A run's: part of the replicas' links that it fills.
 };
 
 class Prices {
@@ -90,7 +90,7 @@ class Prices {
   bool crosses_nodes(const plan::Op& op) const { return group(op).crosses_nodes; }
 
  private:
-  const Group& group(const plan::Op& op) const { return groups_.at(op.peer); }
+  const RankGroup& group(const plan::Op& op) const { return groups_.at(op.peer); }
   const UnitTime& unit(const plan::Op& op) const {
     return machine_.units.at(unit_of(tables_, program_, op));
   }
@@ -125,8 +125,8 @@ class Prices {
   const plan::step::StepTables& tables_;
   const plan::RankProgram& program_;
   const StepMachine& machine_;
-  std::vector<Group> groups_;  ///< As in the program.
-  Group replicas_;
+  std::vector<RankGroup> groups_;  ///< As in the program.
+  RankGroup replicas_;
 };
 
 bool is_gather(const plan::Op& op) {
@@ -134,9 +134,9 @@ bool is_gather(const plan::Op& op) {
 }
 
 /// The lanes of one rank in time.
-class Lanes {
+class StepLanes {
  public:
-  Lanes(const plan::RankProgram& program, const Prices& prices)
+  StepLanes(const plan::RankProgram& program, const Prices& prices)
       : program_(program),
         prices_(prices),
         waits_(plan::dependencies(program)),
@@ -153,7 +153,7 @@ class Lanes {
   StepTimeline run() {
     while (true) {
       begin();
-      if (std::ranges::none_of(lanes_, &Lane::runs)) break;
+      if (std::ranges::none_of(lanes_, &StepLane::runs)) break;
       advance();
     }
     ARMILLARY_CHECK(std::ranges::count(is_done_, true) == std::ssize(is_done_));
@@ -162,7 +162,7 @@ class Lanes {
   }
 
  private:
-  struct Lane {
+  struct StepLane {
     std::vector<int> ops;
     std::size_t next = 0;
     bool runs = false;
@@ -171,12 +171,12 @@ class Lanes {
     double link_share = 0;
   };
 
-  int op_of(const Lane& lane) const { return lane.ops[lane.next]; }
+  int op_of(const StepLane& lane) const { return lane.ops[lane.next]; }
 
   /// Begins what can begin; ops that take no time end at once.
   void begin() {
     for (bool changed = true; std::exchange(changed, false);) {
-      for (Lane& lane : lanes_) {
+      for (StepLane& lane : lanes_) {
         if (lane.runs || lane.next == lane.ops.size()) continue;
         const int op = op_of(lane);
         if (!std::ranges::all_of(waits_[op], [&](int other) { return is_done_[other]; })) continue;
@@ -191,7 +191,7 @@ class Lanes {
     }
   }
 
-  void end(Lane& lane) {
+  void end(StepLane& lane) {
     const int op = op_of(lane);
     timeline_.ops[op].end_s = now_;
     is_done_[op] = true;
@@ -201,7 +201,7 @@ class Lanes {
 
   /// Rates of all ops that run.
   void share_links() {
-    const Lane& compute = lanes_[plan::kCompute];
+    const StepLane& compute = lanes_[plan::kCompute];
     for (std::size_t l = 1; l < lanes_.size(); ++l) {
       if (!lanes_[l].runs) continue;
       const plan::Op& op = program_.ops[op_of(lanes_[l])];
@@ -221,15 +221,15 @@ class Lanes {
   void advance() {
     share_links();
     double seconds = std::numeric_limits<double>::infinity();
-    for (const Lane& lane : lanes_) {
+    for (const StepLane& lane : lanes_) {
       if (lane.runs && lane.rate > 0) seconds = std::min(seconds, lane.left / lane.rate);
     }
     ARMILLARY_CHECK(seconds < std::numeric_limits<double>::infinity());
     count(seconds);
     now_ += seconds;
-    for (Lane& lane : lanes_) {
+    for (StepLane& lane : lanes_) {
       if (!lane.runs) continue;
-      // What is left by rounding alone is no work.
+      // Rounding alone leaves no work.
       const bool ends = lane.rate > 0 && lane.left / lane.rate <= seconds * (1 + 1e-9);
       lane.left -= lane.rate * seconds;
       if (ends) end(lane);
@@ -257,7 +257,7 @@ class Lanes {
   const plan::RankProgram& program_;
   const Prices& prices_;
   const std::vector<std::vector<int>> waits_;
-  std::vector<Lane> lanes_ = std::vector<Lane>(1);  ///< The first computes.
+  std::vector<StepLane> lanes_ = std::vector<StepLane>(1);  ///< The first computes.
   std::vector<bool> is_done_;
   double now_ = 0;
   StepTimeline timeline_;
@@ -280,7 +280,7 @@ StepTimeline simulate(const plan::step::StepProgram& step, plan::Rank rank,
   }
   const plan::RankProgram& program = step.ranks.at(rank);
   const Prices prices(step, program, machine);
-  return Lanes(program, prices).run();
+  return StepLanes(program, prices).run();
 }
 
 std::string to_trace(const plan::step::StepProgram& step,

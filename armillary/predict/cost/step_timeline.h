@@ -6,10 +6,10 @@
 //   compute lane   forward, backward, update: the seconds of their unit; all others take none
 //   other lanes    collectives: a ring over the op's group, latency included (group.h)
 //
-// Contention. Two groups share links if both cross nodes or neither does. Of a link that is shared,
-// messages of the compute lane (of attention and of tensor parallelism) take the part that they
-// would take alone, and collectives share what is left evenly. Switches, and compute that messages
-// slow down (DeviceSpec::slowdown), are not modelled.
+// Contention. Two groups share links if both cross nodes or neither does. Messages of the compute
+// lane (attention, tensor parallelism) take the part of a shared link that they would take alone,
+// and collectives share what is left evenly. Compute that messages slow down
+// (DeviceSpec::slowdown) is not modelled.
 #pragma once
 
 #include <array>
@@ -38,7 +38,7 @@ struct StepTimeline {
   std::vector<sim::OpTime> ops;  ///< By index of the op.
 };
 
-/// Where a step runs, and the prices of its units.
+/// The cluster of a step, and the prices of its units.
 struct StepMachine {
   sim::Cluster cluster;
   std::vector<UnitTime> units;  ///< By unit of the program; gathers and sums go by their bytes.

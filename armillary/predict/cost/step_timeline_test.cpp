@@ -197,7 +197,7 @@ TEST(StepTimeline, ALargeModelOnManyRanks) {
   EXPECT_NEAR(step_time(step, parallelism, cluster, attention).total() / timeline.end_s, 1, 0.02);
 }
 
-/// What a stage moves with several microbatches: Megatron's table of ZeRO, m the microbatches.
+/// Seconds of gathers and sums of three microbatches.
 TEST(StepTime, StagesMoveInEveryMicrobatch) {
   const sim::Cluster cluster = on_a_switch(1e9);
   const Step step{.model = cost_of(parse_shape("llama2-7b")), .seq = 4096, .batch = 3};
