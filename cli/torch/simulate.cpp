@@ -74,12 +74,21 @@ RecipeStep read_step(const RecipeSimulateFlags& flags) {
   return step;
 }
 
-/// The passes of attention of one layer, as recomputation has them. Ranks along tp have alike
-/// heads, or fewer than the first.
+/// The heads of the rank along tp that has most of them.
+cost::ModelAttention most_heads(const cost::ModelAttention& all, int tp) {
+  cost::ModelAttention most = train::heads_along_tp(all, 0, tp);
+  for (int index = 1; index < tp; ++index) {
+    const cost::ModelAttention heads = train::heads_along_tp(all, index, tp);
+    if (heads.heads > most.heads) most = heads;
+  }
+  return most;
+}
+
+/// The passes of attention of one layer, as recomputation has them.
 std::vector<sim::Timeline> attention_passes(const RecipeStep& step) {
   const train::Recipe& recipe = step.recipe;
   const MeshShape& mesh = step.parallelism.mesh;
-  const cost::ModelAttention heads = train::heads_along_tp(step.work.model.attention, 0, mesh.tp);
+  const cost::ModelAttention heads = most_heads(step.work.model.attention, mesh.tp);
   const plan::Mask mask =
       train::sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
   const plan::Planner planner(train::attention_problem(recipe, heads, mask),

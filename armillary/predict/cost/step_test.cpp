@@ -188,5 +188,44 @@ TEST(GroupBandwidth, IsThatOfTheNarrowestPart) {
   EXPECT_DOUBLE_EQ(group_bytes_per_s(sim::load_cluster("c2"), 32, 1), 10e9);  // one link a node
 }
 
+// A ring of whole nodes leaves each but one over the network, and goes on within it.
+TEST(GroupLatency, IsThatOfAllSteps) {
+  const sim::Cluster cluster = sim::load_cluster("c1");  // 1.7 us a link within, 7 between
+  EXPECT_NEAR(group_of(cluster, 8, 1).latency_s, (8.4 + 7 * 3.4) * 1e-6, 1e-12);
+  EXPECT_NEAR(group_of(cluster, 64, 1).latency_s, (8.4 + 56 * 3.4 + 7 * 14) * 1e-6, 1e-12);
+  EXPECT_NEAR(group_of(cluster, 8, 8).latency_s, (8.4 + 7 * 14) * 1e-6, 1e-12);
+  EXPECT_NEAR(group_of(cluster, 8, 2).latency_s, (8.4 + 6 * 3.4 + 14) * 1e-6, 1e-12);
+  EXPECT_EQ(group_of(cluster, 1, 1).ring_seconds(1e9), 0);
+  EXPECT_EQ(group_of(cluster, 8, 1).ring_seconds(0), 0);
+  EXPECT_TRUE(group_of(cluster, 8, 2).shares_links(group_of(cluster, 2, 8)));
+  EXPECT_FALSE(group_of(cluster, 8, 1).shares_links(group_of(cluster, 2, 8)));
+  EXPECT_FALSE(group_of(cluster, 8, 1).shares_links(group_of(cluster, 1, 1)));
+}
+
+TEST(AttentionTimeOf, AddsUpPasses) {
+  sim::Timeline forward{.ranks = {{.exposed_s = 1}, {.exposed_s = 2}},
+                        .end_s = 4,
+                        .channels = {{.name = "a", .busy_share = 0.5}, {.name = "b"}}};
+  sim::Timeline backward{.ranks = {{}, {}}, .end_s = 12, .channels = {}};
+  const AttentionTime time = attention_time({forward, backward});
+  EXPECT_EQ(time.forward, 4);
+  EXPECT_EQ(time.backward, 12);
+  EXPECT_EQ(time.exposed, 1.5);
+  EXPECT_EQ(time.link_share, 2.0 / 16) << "of the busiest link";
+  EXPECT_EQ(attention_time({}).link_share, 0);
+}
+
+// Sums and gathers of Megatron without overlap follow: the terms of the same step, none hidden.
+TEST(StepTime, AProgramMayHideNothing) {
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  const Step step{.model = cost_of(kLlama2), .seq = 65536};
+  const Parallelism parts{.mesh = {.cp = 16}, .zero = 3};
+  const StepTime beside = step_time(step, parts, cluster, {0.01, 0.02});
+  const StepTime behind = step_time(step, parts, cluster, {0.01, 0.02}, {.overlaps = false});
+  EXPECT_EQ(behind.hidden, 0);
+  EXPECT_GT(beside.hidden, 0.5 * beside.gradients);
+  EXPECT_DOUBLE_EQ(beside.total() + beside.hidden, behind.total());
+}
+
 }  // namespace
 }  // namespace armillary::cost
