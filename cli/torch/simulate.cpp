@@ -1,5 +1,6 @@
 // The verb `simulate` with a recipe: the programs of its training step with times, overlap
 // included. Attention of a layer is simulated by itself first, as the other form of the verb does.
+#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,6 +19,7 @@
 #include "armillary/predict/sim/engine.h"
 #include "armillary/predict/sim/group_share.h"
 #include "armillary/train/data.h"
+#include "armillary/train/dtypes.h"
 #include "armillary/train/recipe_parts.h"
 #include "armillary/train/step_shape.h"
 #include "cli/output_file.h"
@@ -64,8 +66,11 @@ RecipeStep read_step(const RecipeSimulateFlags& flags) {
                .batch = recipe.training.global_batch_size};
   step.parallelism = {.mesh = mesh,
                       .zero = static_cast<int>(recipe.parallelism.zero),
-                      .recompute = model::parse_recompute(recipe.activation_checkpoint.mode)};
-  step.rates.gathered_bytes = 4;  // `train` keeps and moves parameters in fp32.
+                      .recompute = model::parse_recompute(recipe.activation_checkpoint.mode),
+                      .microbatch = recipe.training.local_batch_size};
+  const train::Dtypes dtypes = train::dtypes_of(recipe.training);
+  step.rates.gathered_bytes = static_cast<double>(c10::elementSize(dtypes.param));
+  step.rates.gradient_bytes = static_cast<double>(c10::elementSize(dtypes.reduce));
   if (step.cluster.devices_per_node % mesh.tp != 0) {
     fail<InvalidArgument>(
         "simulate: parallelism.tensor_parallel_degree = {} on nodes of {}; a divisor is required",
@@ -89,9 +94,10 @@ std::vector<sim::Timeline> attention_passes(const RecipeStep& step) {
   const train::Recipe& recipe = step.recipe;
   const MeshShape& mesh = step.parallelism.mesh;
   const cost::ModelAttention heads = most_heads(step.work.model.attention, mesh.tp);
-  const plan::Mask mask =
-      train::sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1));
-  const plan::Planner planner(train::attention_problem(recipe, heads, mask),
+  const std::vector<plan::Mask> masks(
+      static_cast<std::size_t>(recipe.training.local_batch_size),
+      train::sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1)));
+  const plan::Planner planner(train::attention_problem(recipe, heads, train::joined_mask(masks)),
                               train::chosen_strategy(recipe, heads, mesh.cp).strategy);
   std::vector<plan::Pass> passes{plan::Pass::Forward};
   if (step.parallelism.recompute == cost::Recompute::Full) passes.push_back(plan::Pass::Forward);
@@ -128,15 +134,18 @@ struct StepAnswer {
   double tokens_per_s = 0;
 };
 
-/// Bytes beside parameters, gradients and state.
-double bytes_beside(const RecipeStep& step, const std::vector<sim::Timeline>& attention) {
+/// Bytes of a rank: what rests, activations, attention, and the whole weights and gradients of the
+/// units at work, which a program counts in fp32; weights of bf16 take half of that.
+double peak_bytes(const RecipeStep& step, const plan::step::StepBytes& program,
+                  const std::vector<sim::Timeline>& attention) {
   std::int64_t slots = 0;
   for (const sim::Timeline& pass : attention) {
     for (const sim::RankTimeline& rank : pass.ranks) slots = std::max(slots, rank.slot_bytes);
   }
   const cost::StepMemory memory =
       cost::step_memory(step.work, step.parallelism, static_cast<double>(slots));
-  return memory.attention + memory.activations + memory.transient;
+  const double whole = step.parallelism.zero == 3 ? 0.75 : 1;
+  return memory.total() + whole * static_cast<double>(program.peak - program.rest);
 }
 
 StepAnswer simulate_step(const RecipeSimulateFlags& flags, const RecipeStep& step,
@@ -157,9 +166,8 @@ StepAnswer simulate_step(const RecipeSimulateFlags& flags, const RecipeStep& ste
     timelines.push_back(cost::simulate(program, rank, machine));
     if (timelines.back().end_s >= answer.timeline.end_s) answer.timeline = timelines.back();
     const plan::step::StepBytes bytes = bytes_of(program.tables, program.ranks.at(rank));
-    answer.peak_bytes = std::max(answer.peak_bytes, static_cast<double>(bytes.peak));
+    answer.peak_bytes = std::max(answer.peak_bytes, peak_bytes(step, bytes, passes));
   }
-  answer.peak_bytes += bytes_beside(step, passes);
   answer.tokens_per_s =
       static_cast<double>(step.work.seq * step.work.batch) / answer.timeline.end_s;
   if (!flags.trace.empty()) {

@@ -342,7 +342,7 @@ std::vector<Check> attention2d_steps() {
              9.4,
              {{{kOneSequence, 3.548},
                {kOneSequence, 1.077},
-               {kBatchLost, 7.809},
+               {kBatchLost, 7.814},
                {},
                {kLinksLost, 12.87},
                {kLinksLost, 9.91}}}},

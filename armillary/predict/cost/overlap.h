@@ -5,7 +5,8 @@
 //
 // A row lasts as long as its run, or as its messages if these take longer: those of the run (of
 // attention and of tensor parallelism), the gather and the sum share one link. The messages of the
-// run go first. Sums of stages 0 and 1 may stay behind for several rows, others end with theirs.
+// run go first. Sums of stage 1 may stay behind for several rows, those of stages 2 and 3 end with
+// theirs, the last of a microbatch with the next forward; stage 0 sums at the end.
 #pragma once
 
 #include <span>

@@ -61,8 +61,13 @@ class Prices {
     const StepRates& rates = machine_.rates;
     switch (static_cast<StepOp>(op.kind.number())) {
       case StepOp::Forward:
+        return run(op, unit(op).forward, unit(op).forward_link);
       case StepOp::Backward:
-        return run(op);
+        return run(op, unit(op).backward, unit(op).backward_link);
+      case StepOp::ForwardPlain:
+        return run(unit(op).forward, unit(op).forward_link);
+      case StepOp::BackwardPlain:
+        return run(unit(op).backward, unit(op).backward_link);
       case StepOp::Update:
         return {.seconds = unit(op).update};
       case StepOp::Loss:     // In the time of the last unit.
@@ -95,14 +100,12 @@ class Prices {
     return machine_.units.at(unit_of(tables_, program_, op));
   }
 
-  /// A unit that uses the values of several runs as one op for each; the first takes the time.
-  Price run(const plan::Op& op) const {
-    if (!op.init[plan::step::kBorderSide]) return {};
-    const UnitTime& of = unit(op);
-    const bool forward = op.kind == StepOp::Forward;
-    const double seconds = forward ? of.forward : of.backward;
-    const double link = forward ? of.forward_link : of.backward_link;
+  static Price run(double seconds, double link) {
     return {.seconds = seconds, .link_share = seconds == 0 ? 0 : link / seconds};
+  }
+  /// A unit that uses the values of several runs as one op for each; the first takes the time.
+  static Price run(const plan::Op& op, double seconds, double link) {
+    return op.init[plan::step::kBorderSide] ? run(seconds, link) : Price{};
   }
 
   double values(const plan::Op& op, std::size_t v) const {

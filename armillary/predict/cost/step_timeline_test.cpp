@@ -87,6 +87,17 @@ TEST(StepTimeline, AFastNetworkLeavesCompute) {
   }
 }
 
+TEST(StepTimeline, AUnitWithoutValuesTakesItsTime) {
+  const StepShape shape{
+      .units = {{.name = "a", .split = 1000}, {.name = "plain"}, {.name = "b", .split = 3000}},
+      .mesh = {.dp = 2},
+      .zero = 3};
+  std::vector<UnitTime> times = two_times();
+  times.insert(times.begin() + 1, {.forward = 7, .backward = 8});
+  const StepTimeline timeline = simulated(shape, {.cluster = on_a_switch(1e18), .units = times});
+  EXPECT_NEAR(timeline.compute_s, 21.75 + 15, 1e-9);
+}
+
 TEST(StepTimeline, WithoutComputeCollectivesFollowEachOther) {
   const StepMachine machine{.cluster = on_a_switch(1000), .units = std::vector<UnitTime>(2)};
   const std::vector<double> seconds{12, 12, 12, 1 + 3 + 1 + 8};
