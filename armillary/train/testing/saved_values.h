@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <map>
 #include <string>
@@ -14,7 +15,7 @@
 
 namespace armillary::train {
 
-using SavedValues = std::map<std::string, std::vector<float>>;
+using SavedValues = std::map<std::string, std::vector<double>>;
 
 /// The whole tensors of a checkpoint whose names begin with `kind`.
 inline SavedValues saved_values(const std::string& folder, const std::string& kind = "") {
@@ -23,9 +24,14 @@ inline SavedValues saved_values(const std::string& folder, const std::string& ki
   for (const io::TensorInfo& info : checkpoint.tensors()) {
     if (!info.name.starts_with(kind)) continue;
     const std::vector<std::byte> bytes = checkpoint.bytes(info);
-    std::vector<float>& values = all[info.name];
-    values.resize(bytes.size() / sizeof(float));
-    if (!bytes.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
+    const auto read = [&](auto value) {
+      for (std::size_t at = 0; at < bytes.size(); at += sizeof value) {
+        std::memcpy(&value, bytes.data() + at, sizeof value);
+        all[info.name].push_back(value);
+      }
+    };
+    all[info.name].reserve(bytes.size() / sizeof(float));
+    info.dtype == io::TensorDtype::F64 ? read(double{}) : read(float{});
   }
   return all;
 }
@@ -36,13 +42,13 @@ inline void expect_values_near(const SavedValues& result, const SavedValues& exp
   ASSERT_EQ(result.size(), expected.size()) << where;
   for (const auto& [name, values] : expected) {
     ASSERT_TRUE(result.contains(name)) << where << ": " << name;
-    const std::vector<float>& others = result.at(name);
+    const std::vector<double>& others = result.at(name);
     ASSERT_EQ(others.size(), values.size()) << where << ": " << name;
     double error = 0;
     double largest = 0;
     for (std::size_t i = 0; i < values.size(); ++i) {
-      error = std::max(error, std::abs(double{others[i]} - double{values[i]}));
-      largest = std::max(largest, std::abs(double{values[i]}));
+      error = std::max(error, std::abs(others[i] - values[i]));
+      largest = std::max(largest, std::abs(values[i]));
     }
     EXPECT_LE(error, bound * largest) << where << ": " << name;
   }
