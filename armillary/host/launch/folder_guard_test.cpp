@@ -50,6 +50,18 @@ TEST_F(GuardedFolder, IsRemovedIfItsOwnerIsKilled) {
   EXPECT_TRUE(goes_away());
 }
 
+TEST_F(GuardedFolder, MayBeMadeBehindItsGuard) {
+  fs::remove_all(path_);
+  const pid_t owner = fork();
+  if (owner == 0) {
+    const FolderGuard guard(path_);
+    fs::create_directory(path_);
+    raise(SIGKILL);
+  }
+  waitpid(owner, nullptr, 0);
+  EXPECT_TRUE(goes_away());
+}
+
 // As mpirun on a busy machine, which makes its folder when the launcher is dead for long.
 TEST_F(GuardedFolder, IsRemovedAgainIfAProcessOfTheRunMakesItLate) {
   const pid_t late = fork();
