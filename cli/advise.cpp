@@ -115,14 +115,17 @@ void print_methods(const tune::AdviceQuestion& request) {
 void print_advice(const tune::AdviceQuestion& request, const tune::Advice& advice,
                   std::size_t top) {
   const tune::Advised& best = advice.meshes.front();
-  const auto& [products, attention, passes, tensor, gradients, optimizer, pipeline] = best.time;
+  const auto& [products, attention, passes, tensor, gradients, optimizer, pipeline, hidden] =
+      best.time;
   fmt::print("{} on {}: {}, batch {}\n  {}\n  attention: {}\n", request.model, request.cluster.name,
              count_of(request.step.seq, "token"), request.step.batch, to_string(best),
              to_string(best.attention));
   fmt::print(
       "  {:.3f} s a step: products {:.3f}, attention {:.3f}, passes over activations {:.3f}, "
-      "messages of tp {:.3f}, pipeline {:.3f}, gradients and parameters {:.3f}, optimizer {:.3f}\n",
-      best.time.total(), products, attention, passes, tensor, pipeline, gradients, optimizer);
+      "messages of tp {:.3f}, pipeline {:.3f}, gradients and parameters {:.3f}, optimizer {:.3f}; "
+      "hidden {:.3f}\n",
+      best.time.total(), products, attention, passes, tensor, pipeline, gradients, optimizer,
+      hidden);
   fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {}\n", gib(best.memory.total()),
              gib(request.cluster.device.memory_bytes), count_of(best.longest_seq, "token"));
   for (const std::string& reason : advice.reasons) fmt::print("  {}\n", reason);

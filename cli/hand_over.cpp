@@ -58,7 +58,7 @@ void hand_over(int argc, const char* const* argv) {
   const auto is_in = [&](const auto& verbs) {
     return std::find(verbs.begin(), verbs.end(), verb) != verbs.end();
   };
-  const bool reads = verb == "advise" || verb == "plan" || verb == "verify";
+  const bool reads = verb == "advise" || verb == "plan" || verb == "verify" || verb == "simulate";
   const bool trains = is_in(kOfTorch) || (reads && argc >= 3 && is_recipe(argv[2]));
   const bool benches =
       is_in(kOfBench) || (verb == "tune" && std::any_of(argv + 2, argv + argc, measures));

@@ -15,10 +15,10 @@ void name_bench(CLI::App& app, int& exit_code);
 void name_calibrate(CLI::App& app, int& exit_code);
 void name_doctor(CLI::App& app, int& exit_code);
 
-/// If the first argument is one of those verbs, `tune` with --measure, or `advise`, `plan` or
-/// `verify` with a recipe, replaces this process by its program with the same arguments: flags,
-/// help and exit codes are then those of that program. `armillary-bench` has the verbs that measure
-/// this machine: bench, calibrate, tune. Else returns.
+/// If the first argument is one of those verbs, `tune` with --measure, or `advise`, `plan`,
+/// `simulate` or `verify` with a recipe, replaces this process by its program with the same
+/// arguments: flags, help and exit codes are then those of that program. `armillary-bench` has the
+/// verbs that measure this machine: bench, calibrate, tune. Else returns.
 /// @throws InvalidArgument if that program is not beside this one; Error if it cannot be started.
 void hand_over(int argc, const char* const* argv);
 

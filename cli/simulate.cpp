@@ -29,6 +29,7 @@ constexpr const char* kSimulateExamples = R"(Examples:
   armillary simulate --cluster my.toml --world 4 --trace trace.json
   armillary simulate --cluster c3 --world 8..64 --seq 32768..1048576 --heads 32 --head-dim 128 --csv c3.csv
   armillary simulate --cluster c1 --weak --world 8..64 --seq 65536 --heads 32 --head-dim 128 --csv weak.csv
+  armillary simulate recipes/llama.toml --cluster c6 --set training.mixed_precision_param=bfloat16
   armillary simulate --published
   armillary simulate --rows my_rows.json --json
 

@@ -33,10 +33,11 @@ void add_check(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
 void add_calibrate(CLI::App& app, int& exit_code);
 void add_doctor(CLI::App& app, int& exit_code);
-void add_measuring_tune(CLI::App& app, int& exit_code);  ///< `tune` with --measure.
-void add_recipe_advise(CLI::App& app, int& exit_code);   ///< `advise` with recipes.
-void add_recipe_plan(CLI::App& app, int& exit_code);     ///< `plan` with a recipe.
-void add_recipe_verify(CLI::App& app, int& exit_code);   ///< `verify` with a recipe.
+void add_measuring_tune(CLI::App& app, int& exit_code);   ///< `tune` with --measure.
+void add_recipe_advise(CLI::App& app, int& exit_code);    ///< `advise` with recipes.
+void add_recipe_plan(CLI::App& app, int& exit_code);      ///< `plan` with a recipe.
+void add_recipe_verify(CLI::App& app, int& exit_code);    ///< `verify` with a recipe.
+void add_recipe_simulate(CLI::App& app, int& exit_code);  ///< `simulate` with a recipe.
 inline constexpr const char* kTrainDescription = "Train a model, every sequence spread over ranks";
 inline constexpr const char* kExportDescription =
     "Write the parameters of a run as a folder for other programs";

@@ -5,7 +5,8 @@ set(armillary_plan_headers version.h
   comm/array.h comm/collectives.h comm/communicator.h comm/lane_blocks.h comm/local.h comm/mesh.h comm/peer_wait.h
   comm/rank_state.h comm/reduce.h comm/solo.h comm/strided.h
   core/error.h core/mesh_shape.h core/section.h core/small_vector.h core/spec.h core/user_text.h
-  predict/cost/attention_memory.h predict/cost/known_models.h predict/cost/methods.h predict/cost/model.h predict/cost/step.h
+  predict/cost/attention_memory.h predict/cost/attention_time.h predict/cost/group.h predict/cost/known_models.h
+  predict/cost/methods.h predict/cost/model.h predict/cost/overlap.h predict/cost/step.h
   plan/blocks.h plan/degrees.h plan/fold.h plan/json.h plan/layout.h plan/lower_bound.h
   plan/mask/mask.h plan/passes/lower.h plan/passes/replay.h plan/plan.h plan/problem.h plan/reach.h plan/runs.h
   plan/strategies/schedule.h plan/segments.h plan/strategies/grid.h plan/strategies/movement.h plan/strategies/option_keys.h

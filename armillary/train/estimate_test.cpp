@@ -74,6 +74,29 @@ TEST(Estimate, OneRankSendsNothing) {
   EXPECT_EQ(result.gradient_sent_bytes, 0);
 }
 
+// Two sequences, one after the other: a sum and a gather of a step, or of each sequence.
+TEST(Estimate, ParametersTravelAsOftenAsTheStageSays) {
+  Recipe recipe = recipe_of(4, "ring", "full");
+  recipe.training.global_batch_size = 2;
+  const std::int64_t times[] = {2, 2, 3, 6};
+  for (int zero = 0; zero <= 3; ++zero) {
+    recipe.parallelism.zero = zero;
+    const Estimate result = estimate(recipe, text());
+    EXPECT_EQ(result.gradient_sent_bytes, 4 * result.cost.parameters * times[zero] * 3 / 4) << zero;
+  }
+}
+
+// 10 or 8 times the tokens of a layer, and 4 times for embedding and head.
+TEST(Estimate, TensorParallelismSendsTheTokensOfTheFormula) {
+  Recipe recipe = recipe_of(1, "ring", "full");
+  EXPECT_EQ(estimate(recipe, text()).tensor_sent_bytes, 0);
+  recipe.parallelism.tensor_parallel_degree = 2;
+  constexpr std::int64_t kHalfOfTokens = std::int64_t{48} * 64 * 4 / 2;
+  EXPECT_EQ(estimate(recipe, text()).tensor_sent_bytes, (3 * 10 + 4) * kHalfOfTokens);
+  recipe.parallelism.tensor_parallel_keep_inputs = true;
+  EXPECT_EQ(estimate(recipe, text()).tensor_sent_bytes, (3 * 8 + 4) * kHalfOfTokens);
+}
+
 TEST(Estimate, CountsAllSequencesOfTheStep) {
   Recipe recipe = recipe_of(4, "ring", "full");
   recipe.training.global_batch_size = 2;

@@ -13,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <string>
 #include <vector>
 
 namespace armillary::train {
@@ -41,30 +42,64 @@ double norm_of(const std::vector<Piece>& pieces) {
   return clip(optimizer, INFINITY);
 }
 
-TEST(Optimizer, StepIsAdamW) {
+/// Five steps against the formulas of the papers. Adam adds the decay to the gradient.
+void expect_steps_of(const std::string& name) {
+  const bool is_adam = name == "Adam";
+  OptimizerOptions options = kOptions;
+  options.name = name;
   std::vector<double> x = {1.0, -2.0, 0.5};
   std::vector<double> mean(3), square(3);
   const Piece piece = piece_of(at::tensor({1.0F, -2.0F, 0.5F}));
-  Optimizer optimizer({piece}, kOptions);
+  Optimizer optimizer({piece}, options);
   for (int step = 1; step <= 5; ++step) {
     const double lr = 0.1 / step;
     for (std::size_t i = 0; i < 3; ++i) {
-      const double gradient = std::sin(10.0 * step + static_cast<double>(i));
+      double gradient = std::sin(10.0 * step + static_cast<double>(i));
       piece.gradient[static_cast<std::int64_t>(i)] = gradient;
+      if (is_adam) gradient += 0.5 * x[i];
       mean[i] = 0.8 * mean[i] + 0.2 * gradient;
       square[i] = 0.9 * square[i] + 0.1 * gradient * gradient;
       const double unbiased_mean = mean[i] / (1 - std::pow(0.8, step));
       const double unbiased_square = square[i] / (1 - std::pow(0.9, step));
-      x[i] -= lr * 0.5 * x[i];
+      if (!is_adam) x[i] -= lr * 0.5 * x[i];
       x[i] -= lr * unbiased_mean / (std::sqrt(unbiased_square) + 1e-6);
     }
     clip(optimizer, INFINITY);
     optimizer.update(0, lr);
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_NEAR(piece.value.data_ptr<float>()[i], x[i], 1e-5)
-          << "step " << step << " element " << i;
+          << name << " step " << step << " element " << i;
+      EXPECT_NEAR(piece.mean.data_ptr<float>()[i], mean[i], 1e-5) << name << " step " << step;
+      EXPECT_NEAR(piece.square.data_ptr<float>()[i], square[i], 1e-5) << name << " step " << step;
     }
   }
+}
+
+TEST(Optimizer, StepIsAdamW) {
+  expect_steps_of("AdamW");
+}
+
+TEST(Optimizer, StepIsAdam) {
+  expect_steps_of("Adam");
+}
+
+// torch.optim.Adam(fused=True) is the op that both share.
+TEST(Optimizer, WithoutDecayAdamHasTheBitsOfAdamW) {
+  std::vector<at::Tensor> values;
+  for (const char* name : {"Adam", "AdamW"}) {
+    OptimizerOptions options = kOptions;
+    options.name = name;
+    options.weight_decay = 0;
+    const Piece piece = piece_of(at::arange(100, at::kFloat).cos());
+    Optimizer optimizer({piece}, options);
+    for (int step = 1; step <= 5; ++step) {
+      piece.gradient.copy_(at::arange(100, at::kFloat).mul(step).sin());
+      clip(optimizer, INFINITY);
+      optimizer.update(0, 0.01);
+    }
+    values.push_back(piece.value);
+  }
+  EXPECT_TRUE(at::equal(values[0], values[1]));
 }
 
 TEST(Optimizer, ClipScalesToTheNormAndReturnsTheOneBefore) {

@@ -92,6 +92,10 @@ std::vector<SavedTensor> RankTrainer::saved() const {
   return alike == nullptr ? tensors : share_of(tensors, alike->rank(), alike->world());
 }
 
+void RankTrainer::check_tensors(const std::string& path, const Restored& restored) const {
+  check_no_other(path, restored.tensors, model_.parameters());
+}
+
 void RankTrainer::begin_after(std::int64_t steps) {
   expect_same_parameters(mesh_.replicas(), store_.digest());
   store_.gather_values();

@@ -60,6 +60,8 @@ class RankTrainer {
   /// The tensors that this rank restores, and those that it saves: one rank saves each.
   std::vector<StateTensor> state() const { return state_of(store_.pieces()); }
   std::vector<SavedTensor> saved() const;
+  /// Refuses a checkpoint with tensors that are none of the model. @throws as check_no_other.
+  void check_tensors(const std::string& path, const Restored& restored) const;
   /// Puts the parameters of a model folder into the store. @throws as load_parameters.
   void load_parameters_of(const std::string& folder);
 

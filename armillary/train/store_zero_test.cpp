@@ -8,16 +8,22 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <numeric>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
+#include "armillary/comm/strided.h"
+#include "armillary/comm/watched_communicator.h"
 #include "armillary/core/error.h"
+#include "armillary/model/testing/counting_allocator.h"
 #include "armillary/train/store.h"
 #include "armillary/train/testing/three_units.h"
 
@@ -126,23 +132,154 @@ TEST(StoreZero, BytesAtRestAreTheFormulas) {
   });
 }
 
+// Earlier passes are in the sum over copies too.
 TEST(StoreZero, CopiesOfAShareAreSummedToo) {
   ThreeUnits model;
+  for (const int passes : {1, 3}) {
+    Store one(model, 7);
+    train_on(one, model, passes * (1 + 2 + 3 + 4), 1);
+    for (int zero = 0; zero <= 3; ++zero) {
+      comm::run_ranks(4, [&](comm::Communicator& comm) {
+        SCOPED_TRACE(testing::Message() << "stage " << zero << ", " << passes << " passes");
+        const auto sharded = comm.split(comm.rank() / 2, comm.rank());
+        const auto copies = comm.split(comm.rank() % 2, comm.rank());
+        ThreeUnits mine;
+        Store store(mine, 7, {.sharded = sharded.get(), .zero = zero, .copies = copies.get()});
+        train_on(store, mine, comm.rank() + 1, passes);
+        for (const Piece& piece : store.pieces()) {
+          for (const Piece& whole : one.pieces()) {
+            if (whole.name == piece.name) expect_part_of(piece, piece.gradient, whole.gradient);
+          }
+        }
+      });
+    }
+  }
+}
+
+/// The middle unit leaves its bias out of all passes but the last, and its matrix out of all.
+class SometimesUsed : public ThreeUnits {
+ public:
+  explicit SometimesUsed(int passes) : passes_(passes) {}
+  at::Tensor run(int unit, const model::Weights& weights, const at::Tensor& x,
+                 const model::ModelInputs& inputs) override {
+    if (unit != 1) return ThreeUnits::run(unit, weights, x, inputs);
+    return ++pass_ == passes_ ? (x + weights.at("bias")).tanh() : x.tanh();
+  }
+
+ private:
+  int passes_;
+  int pass_ = 0;
+};
+
+TEST(StoreZero, AParameterThatIsUsedLateOrNotHasItsOwnGradientOrNone) {
+  constexpr int kPasses = 3;
+  SometimesUsed model(kPasses);
   Store one(model, 7);
-  train_on(one, model, 1 + 2 + 3 + 4, 1);
+  train_on(one, model, 2 * (1 + 2), kPasses);  // of two ranks
+  for (const Piece& whole : one.pieces()) {
+    const bool is_used = whole.name != "matrix";
+    EXPECT_EQ(whole.gradient.abs().max().item<float>() > 0, is_used) << whole.name;
+  }
   for (int zero = 0; zero <= 3; ++zero) {
-    comm::run_ranks(4, [&](comm::Communicator& comm) {
-      const auto sharded = comm.split(comm.rank() / 2, comm.rank());
-      const auto copies = comm.split(comm.rank() % 2, comm.rank());
-      ThreeUnits mine;
-      Store store(mine, 7, {.sharded = sharded.get(), .zero = zero, .copies = copies.get()});
-      train_on(store, mine, comm.rank() + 1, 1);
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      SometimesUsed mine(kPasses);
+      Store store(mine, 7, {.sharded = &comm, .zero = zero});
+      train_on(store, mine, 2.0 * (comm.rank() + 1), kPasses);
       for (const Piece& piece : store.pieces()) {
         for (const Piece& whole : one.pieces()) {
           if (whole.name == piece.name) expect_part_of(piece, piece.gradient, whole.gradient);
         }
       }
     });
+  }
+}
+
+// 29 ranks: more than there are elements, so some own nothing.
+TEST(StoreZero, EmptySharesAreLegal) {
+  ThreeUnits model;
+  Store one(model, 7);
+  train_on(one, model, 29, 1);
+  for (int zero = 1; zero <= 3; ++zero) {
+    std::vector<std::int64_t> owned(29);
+    comm::run_ranks(29, [&](comm::Communicator& comm) {
+      ThreeUnits mine;
+      Store store(mine, 7, {.sharded = &comm, .zero = zero});
+      train_on(store, mine, 1, 1);
+      store.gather_values();
+      for (const Piece& piece : store.pieces()) {
+        owned[static_cast<std::size_t>(comm.rank())] += piece.value.numel();
+        for (const Piece& whole : one.pieces()) {
+          if (whole.name == piece.name) expect_part_of(piece, piece.gradient, whole.gradient);
+        }
+      }
+    });
+    EXPECT_EQ(std::accumulate(owned.begin(), owned.end(), std::int64_t{0}), 28);
+    EXPECT_GT(std::ranges::count(owned, std::int64_t{0}), 0) << zero;
+  }
+}
+
+// All ranks together send so many elements. The table has two users, so stage 3 gathers it four
+// times a pass, and all others twice.
+TEST(StoreZero, ElementsOnTheWireAreThoseOfTheStage) {
+  constexpr std::int64_t kTable = 15;
+  constexpr std::int64_t kOthers = 9 + 3 + 1;
+  for (const int world : {2, 3}) {
+    for (const int passes : {1, 3}) {
+      for (int zero = 1; zero <= 3; ++zero) {
+        std::atomic<std::int64_t> bytes = 0;
+        comm::run_ranks(world, [&](comm::Communicator& inner) {
+          comm::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
+            if (message.direction == comm::Direction::Send) {
+              bytes += comm::total_bytes(message.parts);
+            }
+          });
+          ThreeUnits model;
+          Store store(model, 7, {.sharded = &comm, .zero = zero});
+          train_on(store, model, 1, passes);
+          store.gather_values();
+        });
+        const std::int64_t times[] = {0, 2, passes + 1, 0};
+        const std::int64_t elements =
+            zero == 3 ? passes * (5 * kTable + 3 * kOthers) : times[zero] * (kTable + kOthers);
+        EXPECT_EQ(bytes, 4 * (world - 1) * elements)
+            << world << " ranks, stage " << zero << ", " << passes << " passes";
+      }
+    }
+  }
+}
+
+TEST(StoreZero, MemoryIsThatAtRestBehindAStepAndNoneBehindAThrow) {
+  model::CountingAllocator& memory = model::CountingAllocator::instance();
+  for (int zero = 0; zero <= 3; ++zero) {
+    for (const bool fails : {false, true}) {
+      const std::int64_t before = memory.live_bytes();
+      const auto body = [&](comm::Communicator& comm) {
+        ThreeUnits model;
+        Store store(model, 7, {.sharded = &comm, .zero = zero});
+        for (int step = 0; step < 2; ++step) {
+          train_on(store, model, 1, 2);
+          store.gather_values();
+          // Both ranks are between two steps from the first barrier to the last.
+          comm::barrier(comm);
+          double rest = static_cast<double>(store.bytes_at_rest());
+          const std::int64_t live = memory.live_bytes() - before;
+          comm::barrier(comm);
+          comm::all_reduce_sum(comm, std::span(&rest, 1));
+          EXPECT_EQ(live, static_cast<std::int64_t>(rest)) << "stage " << zero;
+        }
+        if (!fails) return;
+        store.use(0);
+        store.prefetch(1);
+        if (comm.rank() == 1) throw Error("between two units");
+        comm::barrier(comm);
+      };
+      if (fails) {
+        EXPECT_THROW(comm::run_ranks(2, body), Error);
+      } else {
+        comm::run_ranks(2, body);
+      }
+      EXPECT_EQ(memory.live_bytes(), before) << "stage " << zero;
+    }
   }
 }
 

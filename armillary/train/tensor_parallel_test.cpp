@@ -89,12 +89,23 @@ struct TpResults {
   std::vector<at::Tensor> gradients;  ///< Whole, fp64, in the order of the parameters.
 };
 
+using ShardsOfRanks = std::vector<std::unique_ptr<DecoderShards>>;
+
+TpResults sum_over_ranks(const ShardsOfRanks& shards, const std::vector<double>& losses) {
+  TpResults results;
+  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
+    results.loss += losses[rank];
+    shards[rank]->add_gradients_to(results.gradients);
+  }
+  return results;
+}
+
 /// Makes the tensor parallelism of a rank.
 using MakeTp = std::function<std::shared_ptr<TensorParallel>(comm::Communicator&)>;
 
 TpResults results_on(int ranks, const DecoderOptions& options, std::int64_t tokens,
                      double sharpness = 8, const MakeTp& make_tp = tensor_parallel_over_ranks) {
-  std::vector<std::unique_ptr<DecoderShards>> shards(static_cast<std::size_t>(ranks));
+  ShardsOfRanks shards(static_cast<std::size_t>(ranks));
   std::vector<double> losses(shards.size());
   comm::run_ranks(ranks, [&](comm::Communicator& comm) {
     const auto rank = static_cast<std::size_t>(comm.rank());
@@ -105,12 +116,7 @@ TpResults results_on(int ranks, const DecoderOptions& options, std::int64_t toke
     loss.backward();
     losses[rank] = loss.item<double>();
   });
-  TpResults results;
-  for (std::size_t rank = 0; rank < shards.size(); ++rank) {
-    results.loss += losses[rank];
-    shards[rank]->add_gradients_to(results.gradients);
-  }
-  return results;
+  return sum_over_ranks(shards, losses);
 }
 
 std::shared_ptr<TensorParallel> no_tp(comm::Communicator& /*comm*/) {
@@ -301,7 +307,7 @@ TEST(TensorParallel, WorksBesideContextParallelism) {
        {cost::Recompute::None, cost::Recompute::Full, cost::Recompute::AttentionOutput}) {
     const DecoderOptions options =
         tp_options(4, 1).feed_forward(FeedForwardKind::SwiGlu).recompute(recompute);
-    std::vector<std::unique_ptr<DecoderShards>> shards(4);
+    ShardsOfRanks shards(4);
     std::vector<double> losses(4);
     comm::run_ranks(4, [&](comm::Communicator& comm) {
       const comm::Mesh mesh(comm, {.cp = 2, .tp = 2});
@@ -318,13 +324,8 @@ TEST(TensorParallel, WorksBesideContextParallelism) {
       loss.backward();
       losses[rank] = loss.item<double>();
     });
-    TpResults results;
-    for (std::size_t rank = 0; rank < shards.size(); ++rank) {
-      results.loss += losses[rank];
-      shards[rank]->add_gradients_to(results.gradients);
-    }
-    expect_results(results, one_rank_results(options, kTokens), options, 1e-11,
-                   fmt::format("recompute {}", static_cast<int>(recompute)));
+    expect_results(sum_over_ranks(shards, losses), one_rank_results(options, kTokens), options,
+                   1e-11, fmt::format("recompute {}", static_cast<int>(recompute)));
   }
 }
 

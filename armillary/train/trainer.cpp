@@ -96,6 +96,7 @@ std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& d
       saved = parse_saved_recipe(restored.recipe, path + "/" + kRecipeName);
       check_resumable(settings(recipe), settings(saved));
       check_steps(restored.progress, recipe);
+      trainer.check_tensors(path, restored);
     };
     steps = restore(comm, path, check, data, trainer.state()).progress.step;
     if (comm.rank() == 0 && options.on_notice) {

@@ -16,6 +16,7 @@
 #include "armillary/core/error.h"
 #include "armillary/model/decoder.h"
 #include "armillary/model/registry.h"
+#include "armillary/train/testing/mesh_degrees.h"
 #include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
@@ -84,22 +85,24 @@ TEST(TrainFaults, WhatIsNotFiniteIsNamedByRankParameterAndMicrobatch) {
   }
 }
 
+// Along cp, along tp, and a copy of a share.
 TEST(TrainFaults, AReplicaThatDiffersIsNamed) {
-  Recipe recipe = small_recipe();
-  recipe.training.global_batch_size = 1;
-  recipe.training.check_replicas = 2;
-  recipe.parallelism.context_parallel_degree = 2;
-  recipe.parallelism.zero = 0;
   const auto flipped = [](int pass, const model::Weights& weights, const at::Tensor& x) {
     const at::NoGradGuard no_grad;
     if (pass == 2) weights.at("norm.weight").add_(1e-3);
     return x;
   };
-  EXPECT_THAT(errors_of(recipe, flipped),
-              Each(HasSubstr("train: parameter norm.weight of rank 1 differs from that of rank 0 "
-                             "after step 2; equal ones are required")));
-  recipe.training.check_replicas = 0;
-  EXPECT_THAT(errors_of(recipe, flipped), Each(""));
+  for (const MeshDegrees& degrees : {MeshDegrees{.cp = 2}, {.tp = 2}, {.copies = 2, .zero = 1}}) {
+    Recipe recipe = on(small_recipe(), degrees);
+    recipe.training.global_batch_size = degrees.copies;
+    recipe.training.check_replicas = 2;
+    EXPECT_THAT(errors_of(recipe, flipped),
+                Each(HasSubstr("train: parameter norm.weight of rank 1 differs from that of rank 0 "
+                               "after step 2; equal ones are required")))
+        << to_string(degrees);
+    recipe.training.check_replicas = 0;
+    EXPECT_THAT(errors_of(recipe, flipped), Each("")) << to_string(degrees);
+  }
 }
 
 }  // namespace

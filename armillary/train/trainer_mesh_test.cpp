@@ -1,13 +1,18 @@
 // trainer_mesh_test.cpp: training on meshes of dp x cp at every stage of ZeRO: against one rank,
 // stages against each other bit for bit, and checkpoints that go from one mesh and stage to others.
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/model/model.h"
+#include "armillary/train/testing/mesh_degrees.h"
 #include "armillary/train/testing/scratch_folder.h"
 #include "armillary/train/testing/small_training.h"
 
@@ -16,29 +21,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::ThrowsMessage;
-
-/// MeshDegrees of a run.
-struct MeshDegrees {
-  int copies = 1;
-  int shards = 1;
-  int cp = 1;
-  int zero = 0;
-  int tp = 1;
-};
-
-std::string to_string(const MeshDegrees& degrees) {
-  return fmt::format("dp {} x {}, cp {}, tp {}, ZeRO-{}", degrees.copies, degrees.shards,
-                     degrees.cp, degrees.tp, degrees.zero);
-}
-
-Recipe on(Recipe recipe, const MeshDegrees& degrees) {
-  recipe.parallelism.data_parallel_replicate_degree = degrees.copies;
-  recipe.parallelism.data_parallel_shard_degree = degrees.shards;
-  recipe.parallelism.context_parallel_degree = degrees.cp;
-  recipe.parallelism.zero = degrees.zero;
-  recipe.parallelism.tensor_parallel_degree = degrees.tp;
-  return recipe;
-}
 
 Recipe mesh_recipe() {
   Recipe recipe = small_recipe();
@@ -140,6 +122,45 @@ TEST(TrainMesh, StagesHaveTheSameBits) {
       expect_same_bits(run(on(recipe, degrees)), zero0, to_string(degrees));
     }
   }
+}
+
+// Stages 0 and 1 add the microbatches of a rank before they sum over ranks, 2 and 3 after.
+TEST(TrainMesh, StagesThatSumInOneOrderHaveTheSameBits) {
+  const auto steps = [](int zero, const std::string& mode) {
+    Recipe recipe = mesh_recipe();
+    recipe.training.steps = 2;
+    recipe.activation_checkpoint.mode = mode;
+    return run(on(recipe, {.shards = 2, .zero = zero}));
+  };
+  const std::vector<StepMetrics> before = steps(0, "none");
+  const std::vector<StepMetrics> after = steps(2, "none");
+  expect_near(after, before, 1e-5, "orders");
+  for (const std::string mode : {"none", "full", "attention_output"}) {
+    expect_same_bits(steps(0, mode), before, "ZeRO-0, " + mode);
+    expect_same_bits(steps(1, mode), before, "ZeRO-1, " + mode);
+    expect_same_bits(steps(2, mode), after, "ZeRO-2, " + mode);
+    expect_same_bits(steps(3, mode), after, "ZeRO-3, " + mode);
+  }
+}
+
+// Three meshes of ranks that are no neighbours, and in turned order: no collective is the world's.
+TEST(TrainMesh, AMeshInsideABiggerWorldTrainsTheSame) {
+  Recipe recipe = mesh_recipe();
+  recipe.training.steps = 2;
+  const Recipe spread = on(recipe, {.shards = 2, .zero = 2});
+  const std::vector<StepMetrics> alone = run(spread);
+  std::vector<std::vector<StepMetrics>> of_mesh(3);
+  comm::run_ranks(6, [&](comm::Communicator& world) {
+    at::set_num_threads(1);  // as run() has it
+    const int color = world.rank() % 3;
+    const std::unique_ptr<comm::Communicator> part = world.split(color, -world.rank());
+    const std::unique_ptr<model::Model> model = make_model(spread);
+    train(comm::Mesh(*part, mesh_of(spread.parallelism)), *model, words(spread.training.seq_len),
+          spread, {.on_step = [&](const StepMetrics& metrics) {
+            of_mesh[static_cast<std::size_t>(color)].push_back(metrics);
+          }});
+  });
+  for (const auto& steps : of_mesh) expect_same_bits(steps, alone, "a mesh of six ranks");
 }
 
 TEST(TrainMesh, AnAxisOfOneIsTheAxisLeftOut) {

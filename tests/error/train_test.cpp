@@ -189,6 +189,40 @@ TEST_F(TrainErrorTest, TheMeshOfACluster) {
   expect_mesh_refused("auto:c8", "training.steps=2", "bfloat16 is required");
 }
 
+// The mesh of a cluster as a file, as --print-config writes it, and what a reader may break in it.
+TEST_F(TrainErrorTest, AMeshThatWasEditedByHand) {
+  const ProgramRun printed = train({path("tiny.toml"), "--mesh", "auto:c8", "--set",
+                                    "training.mixed_precision_param=bfloat16", "--print-config"});
+  ASSERT_EQ(printed.code, 0) << printed.err;
+  const auto expect_edit_refused = [&](const std::string& key, const std::string& line,
+                                       const auto&... texts) {
+    const std::size_t begin = printed.out.find("\n" + key + " = ");
+    ASSERT_NE(begin, std::string::npos) << key;
+    const std::size_t end = printed.out.find('\n', begin + 1);
+    write("mesh.toml",
+          printed.out.substr(0, begin) + "\n" + line + printed.out.substr(end, std::string::npos));
+    expect_train_refused({path("mesh.toml")}, texts...);
+  };
+  write("mesh.toml", printed.out);
+  EXPECT_EQ(train({path("mesh.toml"), "--dry-run"}).code, 0);
+  expect_edit_refused("context_parallel_degree", "context_parallel_degre = 4",
+                      "mesh.toml:", "nearest: context_parallel_degree");
+  expect_edit_refused("context_parallel_degree", "context_parallel_degree = \"4\"",
+                      "mesh.toml:", "is a string; an integer is required");
+  expect_edit_refused("tensor_parallel_degree", "tensor_parallel_degree = 0",
+                      "mesh.toml:", "between 1 and 1024");
+  expect_edit_refused("tensor_parallel_degree", "tensor_parallel_degree = 512", " over tp 512; ",
+                      "nearest: tp ");
+  expect_edit_refused("data_parallel_shard_degree", "data_parallel_shard_degree = 3",
+                      "a multiple of 3 is required; nearest: 3");
+  expect_edit_refused("data_parallel_shard_degree", "data_parallel_shard_degree = 512",
+                      "a mesh of ", " ranks; at most 1024 are required");
+  expect_edit_refused("pipeline_parallel_degree", "pipeline_parallel_degree = 2",
+                      "pp 2, an axis that is not built yet");
+  expect_edit_refused("zero", "zero = 4", "parallelism.zero = 4; a value between 0 and 3");
+  expect_edit_refused("zero", "zero = 1\nzero = 1", "mesh.toml:");
+}
+
 TEST_F(TrainErrorTest, AKeyThatTheMeshChoosesIsNotSetToo) {
   expect_train_refused(
       {path("tiny.toml"), "--mesh", "auto:c8", "--set", "training.mixed_precision_param=bfloat16",
@@ -215,6 +249,29 @@ TEST_F(TrainErrorTest, TheStepOfARecipeIsPrintedProvedAndBroken) {
   EXPECT_THAT(broken.out,
               AllOf(StartsWith("broken: "), HasSubstr("<-- HERE"), HasSubstr(": NOT proved\n")));
   EXPECT_EQ(with_recipe("verify", {"--break", "100000"}).code, 2);
+}
+
+TEST_F(TrainErrorTest, TheStepOfARecipeIsSimulated) {
+  const std::string trace = path("step.json");
+  Arguments words{
+      "simulate", path("tiny.toml"),    "--set", "parallelism.context_parallel_degree=2",
+      "--set",    "parallelism.zero=3", "--set", "training.mixed_precision_param=bfloat16"};
+  const auto with = [&](const Arguments& more) {
+    Arguments all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return run(all, "", start_the_file);
+  };
+  const ProgramRun step = with({"--cluster", "c6", "--trace", trace});
+  EXPECT_EQ(step.code, 0) << step.err;
+  EXPECT_THAT(step.out, AllOf(HasSubstr("tiny.toml on c6: 2 ranks, 6 units, 1 microbatch, ZeRO-3"),
+                              HasSubstr("tokens/s"), HasSubstr("exposed messages")));
+  EXPECT_TRUE(std::filesystem::exists(trace));
+  EXPECT_THAT(with({"--cluster", "c6", "--json"}).out, HasSubstr("\"exposed_s\":{\"gathers\":"));
+  words.push_back("--set");
+  words.push_back("parallelism.tensor_parallel_degree=2");
+  const ProgramRun refused = with({"--cluster", "c10"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("tensor_parallel_degree = 2 on nodes of 1 device"));
 }
 
 TEST_F(TrainErrorTest, TheBatchHasANameOfItsOwn) {

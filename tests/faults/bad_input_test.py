@@ -193,6 +193,35 @@ def test_more_processes_than_the_recipe_has_ranks(tmp_path, engine):
     assert "parallelism.context_parallel_degree = 2; equal numbers are required" in ending.output
 
 
+MESHES = [
+    (
+        3,
+        {"data_parallel_shard_degree": 2, "tensor_parallel_degree": 2},
+        {},
+        "a mesh of dp 2 x cp 1 x tp 2; equal",
+    ),
+    (3, {"tensor_parallel_degree": 3}, {"model__n_heads": 2}, "over tp 3; "),
+    (2, {"data_parallel_shard_degree": 2}, {"training__global_batch_size": 3}, "a multiple of 2 is required"),
+    (2, {"tensor_parallel_keep_inputs": "true", "context_parallel_degree": 2}, {}, "nothing is gathered"),
+]
+
+
+@engines
+@pytest.mark.parametrize(("world", "degrees", "keys", "text"), MESHES)
+def test_a_mesh_that_cannot_be_is_one_line_on_a_rank(tmp_path, engine, world, degrees, keys, text):
+    keys = keys | {f"parallelism__{name}": value for name, value in degrees.items()}
+    words = runs.train(tmp_path, 1, 20, **{"training__global_batch_size": 2} | keys)
+    with runs.Run(tmp_path, engine, world, words=words) as run:
+        ending = run.end()
+    assert ending.left == [], ending.output
+    assert ending.code == 2
+    # mpirun ends the other ranks with the first, perhaps before they have said it.
+    told = [line for line in ending.output.splitlines() if " armillary: " in line]
+    assert 1 <= len(told) <= world, ending.output
+    assert all(text in line for line in told), ending.output
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
 @pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}")
 def test_an_mpirun_that_refuses_says_so_itself(tmp_path):
     words = [str(runs.PROGRAM), *runs.train(tmp_path, 64, 20)]

@@ -9,6 +9,8 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -22,15 +24,29 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kAway(1);
 constexpr std::chrono::milliseconds kLook(20);
 
+/// Whether a process of this machine has the folder among its variables: it may make it again.
+bool has_users(const std::string& folder) {
+  std::error_code error;
+  using Processes = std::filesystem::directory_iterator;
+  for (Processes at("/proc", error); at != Processes(); at.increment(error)) {
+    std::ifstream stream(at->path() / "environ", std::ios::binary);
+    const std::string variables{std::istreambuf_iterator<char>(stream), {}};
+    if (variables.find(folder) != std::string::npos) return true;
+  }
+  return false;
+}
+
 void remove_for_good(const std::string& folder) {
   std::error_code error;  // Nobody is left to be told.
-  for (Clock::time_point away = Clock::now(); Clock::now() - away < kAway;) {
-    if (std::filesystem::exists(folder, error)) {
-      std::filesystem::remove_all(folder, error);
-      away = Clock::now();
+  do {
+    for (Clock::time_point away = Clock::now(); Clock::now() - away < kAway;) {
+      if (std::filesystem::exists(folder, error)) {
+        std::filesystem::remove_all(folder, error);
+        away = Clock::now();
+      }
+      std::this_thread::sleep_for(kLook);
     }
-    std::this_thread::sleep_for(kLook);
-  }
+  } while (has_users(folder));
 }
 
 /// The life of the guard. It holds nothing of the launcher's but the line: whoever reads the

@@ -9,8 +9,9 @@
 
 namespace armillary::launch {
 
-/// The guard of a folder, from construction to the end of this object or of this process. If the
-/// process dies first, the guard removes the folder, and what dying processes still put there.
+/// The guard of a folder, which may be made later, from construction to the end of this object or
+/// of this process. If the process dies first, the guard removes the folder, and what processes
+/// that have it among their variables still put there.
 class FolderGuard {
  public:
   /// Forks. A system that gives no process gives no guard either: the folder is then as safe as

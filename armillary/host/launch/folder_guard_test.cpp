@@ -50,6 +50,41 @@ TEST_F(GuardedFolder, IsRemovedIfItsOwnerIsKilled) {
   EXPECT_TRUE(goes_away());
 }
 
+TEST_F(GuardedFolder, MayBeMadeBehindItsGuard) {
+  fs::remove_all(path_);
+  const pid_t owner = fork();
+  if (owner == 0) {
+    const FolderGuard guard(path_);
+    fs::create_directory(path_);
+    raise(SIGKILL);
+  }
+  waitpid(owner, nullptr, 0);
+  EXPECT_TRUE(goes_away());
+}
+
+// As mpirun on a busy machine, which makes its folder when the launcher is dead for long.
+TEST_F(GuardedFolder, IsRemovedAgainIfAProcessOfTheRunMakesItLate) {
+  const pid_t late = fork();
+  if (late == 0) {
+    const std::string variable = "FOLDER=" + path_.string();
+    const char* variables[] = {variable.c_str(), "PATH=/usr/bin:/bin", nullptr};
+    execle("/bin/sh", "sh", "-c", "sleep 2; mkdir -p \"$FOLDER\"; sleep 0.2", nullptr,
+           const_cast<char**>(variables));
+    _exit(1);
+  }
+  const pid_t owner = fork();
+  if (owner == 0) {
+    const FolderGuard guard(path_);
+    raise(SIGKILL);
+  }
+  waitpid(owner, nullptr, 0);
+  EXPECT_TRUE(goes_away());
+  int status = 1;
+  waitpid(late, &status, 0);
+  EXPECT_EQ(status, 0);
+  EXPECT_TRUE(goes_away());
+}
+
 TEST_F(GuardedFolder, StaysAtTheEndOfTheGuard) {
   { const FolderGuard guard(path_); }
   EXPECT_TRUE(fs::exists(path_ / "deep" / "file"));

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <sstream>
 #include <system_error>
 
@@ -56,19 +57,22 @@ Descriptor open_line(const char* name) {
 
 LaunchFolder::LaunchFolder() {
   std::error_code error;
+  int reason = 0;
   for (const std::string& place :
        {std::string("/dev/shm"), std::filesystem::temp_directory_path(error).string()}) {
-    std::string path = fmt::format("{}/armillary-{}-XXXXXX", place, getpid());
-    if (mkdtemp(path.data()) == nullptr) continue;
-    path_ = path;
-    break;
+    path_ = fmt::format("{}/armillary-{}-{:08x}", place, getpid(), std::random_device{}());
+    // Before the folder: this process may be killed between the two.
+    guard_.emplace(path_);
+    if (mkdir(path_.c_str(), 0700) == 0) break;
+    reason = errno;
+    guard_.reset();
+    path_.clear();
   }
   if (path_.empty()) {
     fail<Error>("launch: no folder can be made in /dev/shm or {}: {}",
                 excerpt(std::filesystem::temp_directory_path(error).string()),
-                std::strerror(errno));
+                std::strerror(reason));
   }
-  guard_.emplace(path_);
   endings_ = make_pipe_at(path_ + kEndings);
   stop_ = make_pipe_at(path_ + kStop);
   failure_ = make_pipe_at(path_ + kFailure);

@@ -56,7 +56,7 @@ TEST(Calibrate, WritesAFileThatIsReadAndSimulated) {
   const cost::Step step{
       .model = cost_of(cost::ModelShape{.layers = 2, .hidden = 64, .ffn = 128, .vocab = 100}),
       .seq = 256};
-  EXPECT_GT(step_time(step, {}, cluster, 0.001).products, 0) << "training steps can be simulated";
+  EXPECT_GT(step_time(step, {}, cluster, {0.001}).products, 0) << "training steps can be simulated";
   for (const std::string strategy : {"ring", "ulysses", "tokenring"}) {
     const plan::Planner planner(small_problem(2), plan::parse_strategy(strategy));
     for (const plan::Pass pass : {plan::Pass::Forward, plan::Pass::Backward}) {

@@ -42,7 +42,24 @@ struct Report {
   std::string machines{};
 };
 
-/// The data of the page as one JSON object. docs/report.md lists the keys.
+/// The data of the page as one JSON object, times in microseconds:
+///
+///   bands                       of the mask: [q begin, q end, k begin, k end, lo, hi]
+///   q_blocks, kv_blocks         [owner, [begin, count, step, width, ..]]
+///   kinds, tensors              names by the numbers that ops and tiles have
+///   passes[].ranks[].ops[]      [kind, lane, step, start, end, ..]; messages add peer, bytes,
+///                               [tiles]; ops that attend add visible pairs, q view, k view
+///   a view                      [first head, end of heads, first block, last block, ..]
+///   passes[].ranks[].tiles[]    [tensor, partial, first head, end of heads, [blocks], first op,
+///                               last step, end, there at the begin, there at the end]
+///   passes[].ranks[].words[]    of the grid: [step, text, [ops]]
+///   passes[].ranks[].memory     [time, bytes, ..]
+///   passes[].channels[]         name, bytes_per_s, bytes, load: percent of the capacity in equal
+///                               parts of the time
+///   passes[].measured           run, step, call, end_us, ranks: [start, end, ..] by op
+///   machines                    where the run was measured and simulated; empty without a run
+///   strategies[]                name, total_us, passes: [end, exposed, bytes sent], memory_bytes,
+///                               fits
 std::string to_json(const Report& report);
 
 /// The whole page. @throws InvalidArgument for more than kMaxRanks ranks.

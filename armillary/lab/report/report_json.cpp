@@ -1,5 +1,5 @@
 // The data of the page. Ops, views and tiles are short arrays: a pass of 64 ranks has some ten
-// thousand of them. docs/report.md lists their fields.
+// thousand of them. report.h lists their fields.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -71,7 +71,7 @@ double llama2_seconds(std::int64_t seq, bool replicas) {
   const cost::Step step{.model = cost_of(cost::parse_shape("llama2-7b")), .seq = seq, .batch = 8};
   const MeshShape mesh{.dp = 8 / ranks, .cp = ranks};
   return step_time(step, {.mesh = mesh, .zero = 1, .microbatch = 0}, cluster(preset),
-                   seconds(run, preset))
+                   attention_time(run, preset))
       .total();
 }
 

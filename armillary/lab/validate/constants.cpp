@@ -15,16 +15,20 @@ constexpr Constants::KernelShare kA100Backward{.full = 0.94, .causal = 1.01};
 constexpr Constants::KernelShare kA100OfTable3{.full = 1.02, .causal = 0.82};
 constexpr Constants::KernelShare kA800{.full = 1.06, .causal = 0.89};
 
-// Megatron-LM: two kernel rates, the sum, the rates of products and gradients, and the links of a
-// group with a part of each node, for the smallest largest error on the rows that are named with
-// the orders of the table; the two clusters have the same devices.
+// Megatron-LM, which overlaps sums and gathers only if asked to: two kernel rates, the sum, the
+// rates of products and gradients, and the links of a group with a part of each node, for the
+// smallest largest error on the rows that are named with the orders of the table; the two clusters
+// have the same devices.
 Constants megatron(const char* id, const char* preset) {
   return {.id = id,
           .preset = preset,
           .forward = kA800,
           .backward = kA800,
           .sum_bytes = 25,
-          .step = {.matmul_share = 0.9, .gradient_share = 0.55, .part_node_links = 1},
+          .step = {.matmul_share = 0.9,
+                   .gradient_share = 0.55,
+                   .part_node_links = 1,
+                   .overlaps = false},
           .fitted = {"table5_30k_b16_tp1_*", "table5_30k_b16_tp8_u1_r1", "table6_64k_b1_tp1_*",
                      "table6_64k_b1_tp4_u2_r2", "table7_160k_b1_tp4_u2_r2"}};
 }

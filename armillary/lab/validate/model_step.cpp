@@ -2,8 +2,6 @@
 // attention come from outside, since only they need a simulation.
 #include "armillary/lab/validate/model_step.h"
 
-#include "armillary/predict/cost/step.h"
-
 namespace armillary::validate {
 
 cost::ModelCost gpt_cost(int layers, int heads, int head_dim) {
@@ -19,10 +17,11 @@ cost::ModelCost gpt_cost(int layers, int heads, int head_dim) {
 }
 
 double model_step_seconds(const cost::ModelCost& model, const plan::Problem& problem,
-                          double attention_s, int zero, const Constants& constants) {
+                          const cost::AttentionTime& attention, int zero,
+                          const Constants& constants) {
   return cost::step_time({.model = model, .seq = problem.mask.q_len(), .batch = problem.batch},
                          {.mesh = {.cp = problem.world}, .zero = zero, .microbatch = 0},
-                         cluster(constants), attention_s, constants.step)
+                         cluster(constants), attention, constants.step)
       .total();
 }
 

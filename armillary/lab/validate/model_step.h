@@ -4,7 +4,7 @@
 
 #include "armillary/lab/validate/constants.h"
 #include "armillary/plan/problem.h"
-#include "armillary/predict/cost/model.h"
+#include "armillary/predict/cost/step.h"
 
 namespace armillary::validate {
 
@@ -14,9 +14,10 @@ inline constexpr int kVocabularyOfGpt2 = 50257;
 /// the papers do not state.
 cost::ModelCost gpt_cost(int layers, int heads, int head_dim);
 
-/// Seconds of a training step of one problem's sequences, whose attention takes so long in a layer,
-/// with ZeRO over all ranks.
+/// Seconds of a training step of one problem's sequences, in one pass, whose attention takes so
+/// long in a layer, with ZeRO over all ranks.
 double model_step_seconds(const cost::ModelCost& model, const plan::Problem& problem,
-                          double attention_s, int zero, const Constants& constants);
+                          const cost::AttentionTime& attention, int zero,
+                          const Constants& constants);
 
 }  // namespace armillary::validate

@@ -259,7 +259,8 @@ double gpt_step_seconds(const PublishedRow& row, const PublishedRun& run,
                                                .ffn = row.ffn.value_or(4 * hidden),
                                                .vocab = row.vocab.value_or(kVocabularyOfGpt2),
                                                .gated = row.ffn.has_value()});
-  return model_step_seconds(model, run.problem, seconds(run, constants), /*zero=*/2, constants);
+  return model_step_seconds(model, run.problem, attention_time(run, constants), /*zero=*/2,
+                            constants);
 }
 
 /// Ring's step over that of the fastest team size and placement; below 1 where all are slower.
@@ -403,7 +404,7 @@ Prediction predict(const PublishedRow& row) {
                         {.mesh = {.dp = row.dp, .cp = sequence_ranks(row), .tp = row.tp},
                          .zero = 1,
                          .microbatch = 0},
-                        cluster(numbers), seconds(published_run(row), numbers), numbers.step)
+                        cluster(numbers), attention_time(published_run(row), numbers), numbers.step)
             .total();
   } else {
     result.predicted = seconds(published_run(row), numbers);

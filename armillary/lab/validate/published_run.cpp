@@ -112,4 +112,8 @@ double seconds(const PublishedRun& run, const Constants& constants) {
   return sum;
 }
 
+cost::AttentionTime attention_time(const PublishedRun& run, const Constants& constants) {
+  return cost::attention_time(simulate(run, constants));
+}
+
 }  // namespace armillary::validate

@@ -12,6 +12,7 @@
 
 #include "armillary/lab/validate/constants.h"
 #include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/cost/attention_time.h"
 #include "armillary/predict/sim/cost.h"
 #include "armillary/predict/sim/timeline.h"
 
@@ -53,5 +54,8 @@ std::vector<double> steps_seconds(const PublishedRun& run, const Constants& cons
 
 /// The sum of their times, until the rank that was measured ends.
 double seconds(const PublishedRun& run, const Constants& constants);
+
+/// The same for a step around it, until the last rank ends.
+cost::AttentionTime attention_time(const PublishedRun& run, const Constants& constants);
 
 }  // namespace armillary::validate

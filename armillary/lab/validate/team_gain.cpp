@@ -66,11 +66,12 @@ double team_seconds(const TeamRun& of, int team) {
   double best = std::numeric_limits<double>::infinity();
   for (const char* placement : {"p2p_intra", "collect_intra"}) {
     run.strategy = strategy_of(team, placement);
-    best = std::min(best, seconds(run, preset));
+    best = std::min(best, model_step_seconds(cost(of.model), run.problem,
+                                             attention_time(run, preset), kZero, preset));
     // Ring has no teams to place.
     if (team == 1) break;
   }
-  return model_step_seconds(cost(of.model), run.problem, best, kZero, preset);
+  return best;
 }
 
 TeamGain team_gain(const TeamRun& of) {

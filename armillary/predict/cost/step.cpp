@@ -1,42 +1,16 @@
-// Terms of a step. Bandwidths of collectives are max-min fair rates of one flow per rank,
-// all groups at once; the rest is arithmetic on the cost of the model.
+// Terms of a step: arithmetic on the cost of the model. A training step is priced by units, too,
+// whose walk (overlap.h) says how much of gathers and sums is hidden.
 #include "armillary/predict/cost/step.h"
 
 #include <algorithm>
-#include <limits>
+#include <cmath>
 
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/predict/cost/peak.h"
-#include "armillary/predict/sim/flow_network.h"
-#include "armillary/predict/sim/topology.h"
 
 namespace armillary::cost {
 namespace {
-
-/// Least rate of flows that go from each device to the one `distance` further, `width` devices at a
-/// time: device d sends if d % period < width.
-double shared_rate(const sim::Topology& topology, int senders, int distance) {
-  std::vector<double> capacities;
-  for (const sim::Channel& channel : topology.channels()) capacities.push_back(channel.bytes_per_s);
-  sim::FlowNetwork network(capacities);
-  std::vector<std::vector<sim::Crossing>> routes(senders);  // must outlive their flows
-  std::vector<int> flows;
-  for (int d = 0; d < senders; ++d) {
-    const sim::MessageRoute& route = topology.route(d, d + distance);
-    for (const int channel : route.channels) routes[d].push_back({.channel = channel});
-    flows.push_back(network.start(0, routes[d], route.flow_bytes_per_s, 1));
-  }
-  network.settle(0);
-  double least = std::numeric_limits<double>::infinity();
-  for (const int flow : flows) least = std::min(least, network.rate(flow));
-  return least;
-}
-
-/// Seconds of an all-gather or a reduce-scatter of a buffer.
-double ring_seconds(double bytes, int members, double bytes_per_s) {
-  return members == 1 ? 0 : bytes * (members - 1) / members / bytes_per_s;
-}
 
 /// The work of one replica, by passes of one microbatch.
 struct ReplicaWork {
@@ -72,6 +46,28 @@ double product_flops(StepKind kind, Recompute recompute, const ReplicaWork& shar
   return (recompute == Recompute::None ? 3 : 4) * layers + 3 * output * tokens;
 }
 
+/// Bytes of the two passes of forward over a logit in fp32; backward has four.
+constexpr double kLogitBytes = 2 * 4;
+
+/// Tokens of a rank, of all its sequences.
+double rank_tokens_of(const Step& step, const MeshShape& mesh) {
+  return static_cast<double>(step.seq) * static_cast<double>(step.batch) / (mesh.dp * mesh.cp);
+}
+
+/// The groups of a rank. Gathers and sums reach a share of the links.
+struct RankGroups {
+  RankGroup tp;
+  RankGroup cp;
+  RankGroup replicas;
+
+  RankGroups(const MeshShape& mesh, const sim::Cluster& cluster, const StepRates& rates)
+      : tp(group_of(cluster, mesh.tp, 1)),
+        cp(group_of(cluster, mesh.cp, mesh.tp)),
+        replicas(group_of(cluster, mesh.dp * mesh.cp, mesh.tp, rates.part_node_links)) {
+    replicas.bytes_per_s *= rates.gradient_share;
+  }
+};
+
 void check_devices(const MeshShape& mesh, const sim::Cluster& cluster) {
   if (mesh.ranks() > cluster.devices()) {
     fail<InvalidArgument>("step: {} asked for; {} has {}", count_of(mesh.ranks(), "device"),
@@ -85,29 +81,100 @@ void check_devices(const MeshShape& mesh, const sim::Cluster& cluster) {
   }
 }
 
+/// A step on a cluster.
+struct PlacedStep {
+  const Step& step;
+  const Parallelism& parallelism;
+  const sim::Cluster& cluster;
+  const StepRates& rates;
+  ReplicaWork share;
+  RankGroups groups;
+
+  PlacedStep(const Step& of, const Parallelism& parts, const sim::Cluster& on,
+             const StepRates& reached)
+      : step(of),
+        parallelism(parts),
+        cluster(on),
+        rates(reached),
+        share(share_of(of, parts)),
+        groups(parts.mesh, on, reached) {}
+};
+
+/// The units of a training step (step.h).
+std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& attention) {
+  const MeshShape& mesh = placed.parallelism.mesh;
+  const ModelCost& model = placed.share.stage;
+  const RankGroups& groups = placed.groups;
+  const StepRates& rates = placed.rates;
+  const int passes = microbatches(placed.step, placed.parallelism);
+  const double tokens = rank_tokens_of(placed.step, mesh) / passes;
+  const double flops_per_s = placed.cluster.device.matmul_flops_per_s * rates.matmul_share;
+  const double memory = placed.cluster.device.memory_bytes_per_s;
+  const auto values = [&](UnitTime& unit, double parameters) {
+    const double mine = parameters / mesh.tp;
+    unit.gather = groups.replicas.ring_seconds(mine * rates.gathered_bytes);
+    unit.sum = groups.replicas.ring_seconds(mine * rates.gradient_bytes);
+    unit.update = mine / (placed.parallelism.zero == 0 ? 1 : groups.replicas.members) *
+                  rates.optimizer_bytes / memory;
+  };
+  // Embedding and head.
+  const auto outputs = static_cast<double>(model.matmul_parameters - model.layer_matmul_parameters);
+  const auto around = static_cast<double>(model.parameters - model.layer_parameters);
+  UnitTime embedding;
+  values(embedding, std::max(0.0, around - outputs));
+  UnitTime head;
+  values(head, std::min(around, outputs));
+  head.forward =
+      tokens / mesh.tp *
+      (2 * outputs / flops_per_s + kLogitBytes * static_cast<double>(model.logits) / memory);
+  head.backward = 2 * head.forward;
+  // A layer.
+  const auto layers = static_cast<double>(model.attention.layers);
+  const auto input_bytes = static_cast<double>(model.bytes.input);
+  const double products =
+      ((2 * static_cast<double>(model.layer_matmul_parameters) + model.token_flops) * tokens +
+       model.sequence_flops * placed.share.sequences / passes) /
+      layers / mesh.tp / flops_per_s;
+  const double memory_bound = rates.layer_passes / 3 * input_bytes * tokens / mesh.tp / memory;
+  const double tensor = 4 * groups.tp.ring_seconds(tokens * input_bytes);
+  const double again = placed.parallelism.recompute == Recompute::None ? 0 : 1;
+  UnitTime layer{.forward = products + memory_bound + tensor + attention.forward,
+                 .backward = (2 + again) * products + 2 * memory_bound + (1 + again) * tensor +
+                             attention.backward};
+  values(layer, static_cast<double>(model.layer_parameters) / layers);
+  const double tensor_link = groups.tp.shares_links(groups.replicas) ? tensor : 0;
+  const double attention_link = groups.cp.shares_links(groups.replicas) ? attention.link_share : 0;
+  layer.forward_link = tensor_link + attention_link * attention.forward;
+  layer.backward_link = (1 + again) * tensor_link + attention_link * attention.backward;
+  std::vector<UnitTime> units{embedding};
+  units.insert(units.end(), static_cast<std::size_t>(model.attention.layers), layer);
+  units.push_back(head);
+  return units;
+}
+
 }  // namespace
 
-double group_bytes_per_s(const sim::Cluster& cluster, int members, int stride,
-                         int part_node_links) {
-  if (members == 1) return std::numeric_limits<double>::infinity();
-  const int per_node = cluster.devices_per_node;
-  const sim::Topology topology(cluster, std::min(cluster.devices(), 2 * per_node));
-  double rate = std::numeric_limits<double>::infinity();
-  if (stride < per_node) rate = shared_rate(topology, per_node - stride, stride);
-  if (members * stride <= per_node) return rate;
-  int links = std::max(1, per_node / stride);
-  if (stride > 1 && part_node_links > 0) links = std::min(links, part_node_links);
-  return std::min(rate, links * shared_rate(topology, per_node, per_node));
+int microbatches(const Step& step, const Parallelism& parallelism) {
+  return std::max(1, static_cast<int>(std::lround(share_of(step, parallelism).microbatches)));
+}
+
+std::vector<UnitTime> unit_times(const Step& step, const Parallelism& parallelism,
+                                 const sim::Cluster& cluster, const AttentionTime& attention,
+                                 const StepRates& rates) {
+  check_devices(parallelism.mesh, cluster);
+  return units_of(PlacedStep(step, parallelism, cluster, rates), attention);
 }
 
 StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::Cluster& cluster,
-                   double attention_s, const StepRates& rates) {
+                   const AttentionTime& attention, const StepRates& rates) {
   const MeshShape& mesh = parallelism.mesh;
   check_devices(mesh, cluster);
-  const ReplicaWork share = share_of(step, parallelism);
+  const PlacedStep placed(step, parallelism, cluster, rates);
+  const ReplicaWork& share = placed.share;
+  const RankGroups& groups = placed.groups;
   const double memory = cluster.device.memory_bytes_per_s;
-  const int replicas = mesh.dp * mesh.cp;
-  const double tokens = static_cast<double>(step.seq) * static_cast<double>(step.batch) / replicas;
+  const double tokens = rank_tokens_of(step, mesh);
+  const int passes = microbatches(step, parallelism);
   const auto parameters = static_cast<double>(share.stage.parameters);
   const auto layers = static_cast<double>(share.stage.attention.layers);
   const auto input_bytes = static_cast<double>(step.model.bytes.input);
@@ -115,32 +182,36 @@ StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::
   StepTime time;
   time.products = product_flops(step.kind, parallelism.recompute, share, tokens) / mesh.tp /
                   (cluster.device.matmul_flops_per_s * rates.matmul_share);
-  time.attention = layers * (share.microbatches * attention_s);
+  time.attention = layers * (share.microbatches * attention.total());
   // Passes over activations, forward a third of them, and six over the logits in fp32.
   time.passes = (layers * rates.layer_passes * input_bytes / (trains ? 1 : 3) +
-                 (trains ? 6 * static_cast<double>(step.model.logits) * 4 : 0)) *
+                 (trains ? 3 * kLogitBytes * static_cast<double>(step.model.logits) : 0)) *
                 tokens / mesh.tp / memory;
   // Tensor parallelism: two all-gathers and two reduce-scatters in each pass of a layer.
   const int collectives = !trains ? 4 : parallelism.recompute == Recompute::None ? 8 : 12;
   time.tensor_parallel =
-      layers * collectives *
-      ring_seconds(tokens * input_bytes, mesh.tp, group_bytes_per_s(cluster, mesh.tp, 1));
-  // Gradients are reduce-scattered and parameters gathered; ZeRO-3 gathers these in each pass.
-  const double gathered = parallelism.zero == 3 ? (trains ? 4 : 2) : (trains ? 2 : 0);
-  time.gradients = ring_seconds(
-      parameters / mesh.tp * ((trains ? rates.gradient_bytes : 0) + gathered), replicas,
-      rates.gradient_share * group_bytes_per_s(cluster, replicas, mesh.tp, rates.part_node_links));
+      layers * collectives * passes * groups.tp.ring_seconds(tokens / passes * input_bytes);
+  Overlapped walked;
   if (trains) {
-    time.optimizer = parameters / mesh.tp / (parallelism.zero == 0 ? 1 : replicas) *
+    walked = overlapped(units_of(placed, attention), passes,
+                        groups.replicas.members == 1 ? 0 : parallelism.zero);
+    time.gradients = walked.collectives;
+    time.optimizer = parameters / mesh.tp / (parallelism.zero == 0 ? 1 : groups.replicas.members) *
                      rates.optimizer_bytes / memory;
+  } else if (parallelism.zero == 3) {
+    time.gradients = groups.replicas.ring_seconds(parameters / mesh.tp * rates.gathered_bytes);
   }
-  if (mesh.pp == 1) return time;
   // Each stage waits for the first microbatch to come, and in training at the end for the last to
   // return.
-  const double busy = time.total() - time.gradients - time.optimizer;
-  time.pipeline = busy * (mesh.pp - 1) / share.microbatches +
-                  (trains ? 2 : 1) * (tokens * input_bytes / mesh.tp) /
-                      group_bytes_per_s(cluster, mesh.pp, mesh.ranks() / mesh.pp);
+  if (mesh.pp > 1) {
+    const double busy = time.total() - time.gradients - time.optimizer;
+    time.pipeline = busy * (mesh.pp - 1) / share.microbatches +
+                    (trains ? 2 : 1) * (tokens * input_bytes / mesh.tp) /
+                        group_bytes_per_s(cluster, mesh.pp, mesh.ranks() / mesh.pp);
+  }
+  if (trains && rates.overlaps) {
+    time.hidden = std::max(0.0, time.total() - time.pipeline - walked.end);
+  }
   return time;
 }
 

@@ -8,14 +8,19 @@
 // Attention comes from its plan; everything else of a transformer is a term that is computed from
 // its cost (model.h): matrix products, passes over activations, collectives of tensor parallelism,
 // of gradients and of parameters (ZeRO), the optimizer, and stages that wait. Ranks are ordered as
-// in USP's tip 7 (arXiv:2405.07719): tp on neighbouring devices, then cp, dp and pp. Terms follow
-// each other; nothing of them overlaps.
+// in USP's tip 7 (arXiv:2405.07719): tp on neighbouring devices, then cp, dp and pp. In a training
+// step gathers and sums go beside the units that run, as in the programs of plan/step (overlap.h);
+// all other terms follow each other.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "armillary/core/mesh_shape.h"
+#include "armillary/predict/cost/attention_time.h"
+#include "armillary/predict/cost/group.h"
 #include "armillary/predict/cost/model.h"
+#include "armillary/predict/cost/overlap.h"
 #include "armillary/predict/sim/cluster.h"
 
 namespace armillary::cost {
@@ -64,31 +69,48 @@ struct StepRates {
   double layer_passes = 60;     ///< Elements of hidden size read or written per token and layer.
   double gradient_share = 1;    ///< Share of group_bytes_per_s() in sums of gradients.
   double gradient_bytes = 4;    ///< Between ranks, per parameter; Megatron sums gradients in fp32.
+  double gathered_bytes = 2;    ///< Per gathered parameter.
   double optimizer_bytes = 40;  ///< Memory traffic of Adam per parameter that a rank updates.
   /// Network links of a node that a group of gradients uses which has only some of the node's
   /// devices; 0: one for each of its devices.
   int part_node_links = 0;
+  /// False: gathers and sums follow compute, as in Megatron-LM without --overlap-grad-reduce.
+  bool overlaps = true;
 };
 
-/// Seconds of a step, of the stage with most work, for all sequences of its replica.
+/// Seconds of a step, of the stage with most work, for all sequences of its replica. Each term is
+/// as if it were alone.
 struct StepTime {
   double products = 0;
   double attention = 0;
   double passes = 0;  ///< Norms, activations, residuals and the loss, bound by memory.
   double tensor_parallel = 0;
-  double gradients = 0;  ///< Sums of gradients, and gathers of parameters.
+  /// Sums of gradients, and gathers of parameters: in stages 0 and 1 one of each, in stage 2 a sum
+  /// and in stage 3 a sum and two gathers in every microbatch.
+  double gradients = 0;
   double optimizer = 0;
   double pipeline = 0;  ///< Idle stages, and messages between stages.
+  double hidden = 0;    ///< Part of `gradients` that goes beside the other terms.
   double total() const {
-    return products + attention + passes + tensor_parallel + gradients + optimizer + pipeline;
+    return products + attention + passes + tensor_parallel + gradients + optimizer + pipeline -
+           hidden;
   }
 };
 
-/// `attention_s` is the time of attention of one layer in the passes of the step, for the sequences
-/// of one microbatch: with Recompute::Full forward twice, with AttentionOutput a replay too.
+/// `attention` of the passes of the step: with Recompute::Full forward twice, with AttentionOutput
+/// a replay too.
 /// @throws InvalidArgument for more ranks than devices, or a device without a matmul rate.
 StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::Cluster& cluster,
-                   double attention_s, const StepRates& rates = {});
+                   const AttentionTime& attention, const StepRates& rates = {});
+
+/// The units of a training step: embedding, the layers of a stage, head. Parts that a model has not
+/// take no time. @throws as step_time().
+std::vector<UnitTime> unit_times(const Step& step, const Parallelism& parallelism,
+                                 const sim::Cluster& cluster, const AttentionTime& attention,
+                                 const StepRates& rates = {});
+
+/// Microbatches of a replica.
+int microbatches(const Step& step, const Parallelism& parallelism);
 
 /// Bytes of a step on the device that needs most: of a pipeline its first stage, with the embedding
 /// and the output matrix, which different stages have.
@@ -113,12 +135,5 @@ struct StepMemory {
 /// 0: seq / cp.
 StepMemory step_memory(const Step& step, const Parallelism& parallelism, double attention_bytes = 0,
                        const ParameterBytes& bytes = {}, double rank_tokens = 0);
-
-/// Bandwidth of ring collectives in groups of `members` devices that are `stride` apart, while all
-/// such groups of the cluster work at once: that of the link within a node, or of all network links
-/// that the members of one node have together, if less; with `part_node_links` (StepRates), of at
-/// most so many of them.
-double group_bytes_per_s(const sim::Cluster& cluster, int members, int stride,
-                         int part_node_links = 0);
 
 }  // namespace armillary::cost

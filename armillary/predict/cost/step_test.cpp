@@ -39,7 +39,7 @@ TEST(StepTime, NeedsTheRateOfMatrixProducts) {
   try {
     sim::Cluster cluster = sim::load_cluster("c8");
     cluster.device.matmul_flops_per_s = 0;
-    step_time({.model = cost_of(kLlama), .seq = 4096}, {}, cluster, 0.01);
+    step_time({.model = cost_of(kLlama), .seq = 4096}, {}, cluster, {0.01});
     FAIL() << "without a rate";
   } catch (const InvalidArgument& error) {
     EXPECT_STREQ(error.what(),
@@ -59,16 +59,16 @@ TEST(StepTime, EveryPresetHasTheRateOfMatrixProducts) {
 TEST(StepTime, ProductsAreSharedByAllDevices) {
   const sim::Cluster cluster = sim::load_cluster("c5");
   const Step step{.model = cost_of(kLlama), .seq = 65536};
-  const StepTime wide = step_time(step, {.mesh = {.cp = 16}, .zero = 1}, cluster, 0.01);
+  const StepTime wide = step_time(step, {.mesh = {.cp = 16}, .zero = 1}, cluster, {0.01});
   EXPECT_DOUBLE_EQ(wide.products, 6 * (32 * 218103808.0 + 128256.0 * 4096) * 4096 /
                                       cluster.device.matmul_flops_per_s);
   EXPECT_DOUBLE_EQ(wide.attention, 0.32);
   EXPECT_EQ(wide.tensor_parallel, 0);
-  const StepTime deep = step_time(step, {.mesh = {.cp = 2, .tp = 8}, .zero = 1}, cluster, 0.01);
+  const StepTime deep = step_time(step, {.mesh = {.cp = 2, .tp = 8}, .zero = 1}, cluster, {0.01});
   EXPECT_DOUBLE_EQ(deep.products, wide.products);
   EXPECT_GT(deep.tensor_parallel, 0);
   EXPECT_LT(deep.gradients, wide.gradients);  // an eighth of the parameters each
-  EXPECT_THROW(step_time(step, {.mesh = {.cp = 4, .tp = 8}}, cluster, 0.01), InvalidArgument);
+  EXPECT_THROW(step_time(step, {.mesh = {.cp = 4, .tp = 8}}, cluster, {0.01}), InvalidArgument);
 }
 
 TEST(StepTime, PrefillIsTheForwardPartOfTrainingWithoutTheLoss) {
@@ -78,9 +78,9 @@ TEST(StepTime, PrefillIsTheForwardPartOfTrainingWithoutTheLoss) {
   ModelShape without_logits = kLlama;
   without_logits.vocab = 0;
   step.model = cost_of(without_logits);
-  const StepTime train = step_time(step, parts, cluster, 0.01);
+  const StepTime train = step_time(step, parts, cluster, {0.01});
   step.kind = StepKind::Prefill;
-  const StepTime prefill = step_time(step, parts, cluster, 0.01);
+  const StepTime prefill = step_time(step, parts, cluster, {0.01});
   EXPECT_DOUBLE_EQ(prefill.products, train.products / 3);
   EXPECT_DOUBLE_EQ(prefill.passes, train.passes / 3);
   EXPECT_DOUBLE_EQ(prefill.tensor_parallel, train.tensor_parallel / 2);
@@ -89,10 +89,10 @@ TEST(StepTime, PrefillIsTheForwardPartOfTrainingWithoutTheLoss) {
   EXPECT_EQ(prefill.optimizer, 0);
   // Logits of one token of a sequence, on the rank that has it.
   step.model = cost_of(kLlama);
-  EXPECT_NEAR(step_time(step, parts, cluster, 0.01).products - prefill.products,
+  EXPECT_NEAR(step_time(step, parts, cluster, {0.01}).products - prefill.products,
               2 * 128256.0 * 4096 / 2 / cluster.device.matmul_flops_per_s, 1e-9);
   parts.zero = 3;
-  EXPECT_GT(step_time(step, parts, cluster, 0.01).gradients, 0) << "parameters are gathered";
+  EXPECT_GT(step_time(step, parts, cluster, {0.01}).gradients, 0) << "parameters are gathered";
 }
 
 TEST(StepTime, ADenoisingStepHasItsConditioning) {
@@ -110,10 +110,10 @@ TEST(StepTime, ADenoisingStepHasItsConditioning) {
   const double rate = cluster.device.matmul_flops_per_s;
   const double h = 1152;
   const double tokens = 8192;
-  const double plain = step_time(step, parts, cluster, 0.01).products;
+  const double plain = step_time(step, parts, cluster, {0.01}).products;
   EXPECT_DOUBLE_EQ(plain, 28 * (2 * 12 * h * h * tokens + 12 * h * h) / rate);
   step.model = dit_cost_of(dit, 120);
-  const double text = step_time(step, parts, cluster, 0.01).products - plain;
+  const double text = step_time(step, parts, cluster, {0.01}).products - plain;
   EXPECT_NEAR(text, 28 * (4 * h * h * tokens + 4 * h * h * 120 + 4 * h * tokens * 120) / rate,
               1e-12);
   // DiT-XL/2 has 675 million parameters, of which 18 of each h x h are in layers.
@@ -155,8 +155,8 @@ TEST(StepMemory, ZeroStagesShareMore) {
 TEST(StepTime, StagesWaitForEachOther) {
   const Step step{.model = cost_of(kLlama2), .seq = 1 << 14, .batch = 4};
   const sim::Cluster cluster = sim::load_cluster("c6");
-  const StepTime one = step_time(step, {.mesh = {.tp = 4}}, cluster, 0.01);
-  const StepTime two = step_time(step, {.mesh = {.pp = 2, .tp = 4}}, cluster, 0.01);
+  const StepTime one = step_time(step, {.mesh = {.tp = 4}}, cluster, {0.01});
+  const StepTime two = step_time(step, {.mesh = {.pp = 2, .tp = 4}}, cluster, {0.01});
   EXPECT_DOUBLE_EQ(one.pipeline, 0);
   EXPECT_DOUBLE_EQ(two.attention, one.attention / 2);
   EXPECT_GT(two.pipeline, (two.products + two.attention) / 4);
@@ -186,6 +186,45 @@ TEST(GroupBandwidth, IsThatOfTheNarrowestPart) {
   EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 16, 1, 1), 158e9);  // of whole nodes: all
   EXPECT_DOUBLE_EQ(group_bytes_per_s(cluster, 2, 8), 24e9);
   EXPECT_DOUBLE_EQ(group_bytes_per_s(sim::load_cluster("c2"), 32, 1), 10e9);  // one link a node
+}
+
+// A ring of whole nodes leaves each but one over the network, and goes on within it.
+TEST(GroupLatency, IsThatOfAllSteps) {
+  const sim::Cluster cluster = sim::load_cluster("c1");  // 1.7 us a link within, 7 between
+  EXPECT_NEAR(group_of(cluster, 8, 1).latency_s, (8.4 + 7 * 3.4) * 1e-6, 1e-12);
+  EXPECT_NEAR(group_of(cluster, 64, 1).latency_s, (8.4 + 56 * 3.4 + 7 * 14) * 1e-6, 1e-12);
+  EXPECT_NEAR(group_of(cluster, 8, 8).latency_s, (8.4 + 7 * 14) * 1e-6, 1e-12);
+  EXPECT_NEAR(group_of(cluster, 8, 2).latency_s, (8.4 + 6 * 3.4 + 14) * 1e-6, 1e-12);
+  EXPECT_EQ(group_of(cluster, 1, 1).ring_seconds(1e9), 0);
+  EXPECT_EQ(group_of(cluster, 8, 1).ring_seconds(0), 0);
+  EXPECT_TRUE(group_of(cluster, 8, 2).shares_links(group_of(cluster, 2, 8)));
+  EXPECT_FALSE(group_of(cluster, 8, 1).shares_links(group_of(cluster, 2, 8)));
+  EXPECT_FALSE(group_of(cluster, 8, 1).shares_links(group_of(cluster, 1, 1)));
+}
+
+TEST(AttentionTimeOf, AddsUpPasses) {
+  sim::Timeline forward{.ranks = {{.exposed_s = 1}, {.exposed_s = 2}},
+                        .end_s = 4,
+                        .channels = {{.name = "a", .busy_share = 0.5}, {.name = "b"}}};
+  sim::Timeline backward{.ranks = {{}, {}}, .end_s = 12, .channels = {}};
+  const AttentionTime time = attention_time({forward, backward});
+  EXPECT_EQ(time.forward, 4);
+  EXPECT_EQ(time.backward, 12);
+  EXPECT_EQ(time.exposed, 1.5);
+  EXPECT_EQ(time.link_share, 2.0 / 16) << "of the busiest link";
+  EXPECT_EQ(attention_time({}).link_share, 0);
+}
+
+// Sums and gathers of Megatron without overlap follow: the terms of the same step, none hidden.
+TEST(StepTime, AProgramMayHideNothing) {
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  const Step step{.model = cost_of(kLlama2), .seq = 65536};
+  const Parallelism parts{.mesh = {.cp = 16}, .zero = 3};
+  const StepTime beside = step_time(step, parts, cluster, {0.01, 0.02});
+  const StepTime behind = step_time(step, parts, cluster, {0.01, 0.02}, {.overlaps = false});
+  EXPECT_EQ(behind.hidden, 0);
+  EXPECT_GT(beside.hidden, 0.5 * beside.gradients);
+  EXPECT_DOUBLE_EQ(beside.total() + beside.hidden, behind.total());
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ const std::string& name_of(cost::Recompute policy) {
 /// Attention of one layer on cp ranks, each with a share of the heads.
 struct LayerAttention {
   Candidate candidate;
-  double seconds = 0;
+  cost::AttentionTime time;
   double bytes = 0;  ///< Slots.
 };
 /// One for each policy of recomputation, in their order; nothing if no strategy solves the problem.
@@ -168,7 +168,7 @@ class Adviser {
     const LayerAttention& attention =
         attentions.at(static_cast<std::size_t>(parallelism.recompute));
     Advised advised{.parallelism = parallelism, .attention = attention.candidate};
-    advised.time = step_time(question_.step, parallelism, question_.cluster, attention.seconds);
+    advised.time = step_time(question_.step, parallelism, question_.cluster, attention.time);
     advised.memory = step_memory(question_.step, parallelism, attention.bytes);
     const double limit = question_.cluster.device.memory_bytes;
     advised.fits = advised.memory.total() <= limit;
@@ -203,19 +203,18 @@ class Adviser {
     const auto estimates = [&](const std::vector<plan::Pass>& passes) {
       Question of_passes = question;
       of_passes.passes = passes;
-      std::vector<double> seconds;
-      for (const Evaluation& evaluation : Evaluator(of_passes).estimate(candidates)) {
-        seconds.push_back(evaluation.estimate_s);
-      }
-      return seconds;
+      return Evaluator(of_passes).estimate(candidates);
     };
-    const std::vector<double> once = estimates(question.passes);
-    const std::vector<double> none(candidates.size());
-    const std::vector<double> forward = trains() ? estimates({plan::Pass::Forward}) : none;
-    const std::vector<double> replay = trains() ? estimates({plan::Pass::Replay}) : none;
-    for (const std::vector<double>* again : {&none, &forward, &replay}) {
+    const double bytes_per_s = cost::group_bytes_per_s(question_.cluster, cp, tp);
+    const std::vector<Evaluation> once = estimates(question.passes);
+    const std::vector<Evaluation> none(candidates.size());
+    const auto forward = trains() ? estimates({plan::Pass::Forward}) : once;
+    const auto replay = trains() ? estimates({plan::Pass::Replay}) : none;
+    for (const std::vector<Evaluation>* again : {&none, trains() ? &forward : &none, &replay}) {
       std::size_t best = 0;
-      const auto seconds = [&](std::size_t c) { return once[c] + (*again)[c]; };
+      const auto seconds = [&](std::size_t c) {
+        return once[c].estimate_s + (*again)[c].estimate_s;
+      };
       for (std::size_t c = 1; c < candidates.size(); ++c) {
         if (seconds(c) < seconds(best)) best = c;
       }
@@ -223,8 +222,14 @@ class Adviser {
           std::ranges::find(at->second, candidates[best], &LayerAttention::candidate);
       const double bytes =
           known != at->second.end() ? known->bytes : slots_of(question, candidates[best]);
-      at->second.push_back(
-          {.candidate = candidates[best], .seconds = seconds(best), .bytes = bytes});
+      // A ring of all ranks fills a link with the bytes of one of them.
+      const auto sent_bytes =
+          static_cast<double>(once[best].sent_bytes + (*again)[best].sent_bytes);
+      const cost::AttentionTime time{
+          .forward = forward[best].estimate_s,
+          .backward = std::max(0.0, seconds(best) - forward[best].estimate_s),
+          .link_share = std::min(1.0, sent_bytes / bytes_per_s / seconds(best))};
+      at->second.push_back({.candidate = candidates[best], .time = time, .bytes = bytes});
     }
     return at->second;
   }
@@ -303,7 +308,7 @@ class Adviser {
            {"passes over activations", time.passes},
            {"messages of tp", time.tensor_parallel},
            {"pipeline", time.pipeline},
-           {"gradients and parameters", time.gradients},
+           {"gradients and parameters", time.gradients - time.hidden},
            {"optimizer", time.optimizer}}};
     };
     const auto ours = terms(best.time);
@@ -350,7 +355,8 @@ nlohmann::ordered_json json_of(const Advised& advised) {
             {"tensor_parallel", time.tensor_parallel},
             {"pipeline", time.pipeline},
             {"gradients", time.gradients},
-            {"optimizer", time.optimizer}}},
+            {"optimizer", time.optimizer},
+            {"hidden", time.hidden}}},
           {"memory_bytes",
            {{"total", memory.total()},
             {"parameters", memory.parameters},

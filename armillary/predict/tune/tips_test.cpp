@@ -114,7 +114,10 @@ TEST(Tip2, ReplicasAreFasterWhileTheyFit) {
     EXPECT_LT(dp->time.total(), sp->time.total()) << seq;
     // Attention is all that differs.
     EXPECT_LT(dp->time.attention, sp->time.attention) << seq;
-    EXPECT_NEAR(dp->time.total() - dp->time.attention, sp->time.total() - sp->time.attention, 1e-9);
+    const auto rest = [](const cost::StepTime& time) {
+      return time.total() + time.hidden - time.attention;
+    };
+    EXPECT_NEAR(rest(dp->time), rest(sp->time), 1e-9);
     // The best of all meshes has replicas, too.
     EXPECT_GT(advice.meshes.front().parallelism.mesh.dp, 1) << seq;
   }
@@ -152,18 +155,19 @@ TEST(Tip3, ZeroCostsNothingUpToStageTwo) {
     for (int zero = 0; zero <= 3; ++zero) {
       cost::Parallelism staged = mesh;
       staged.zero = zero;
-      times[zero] = cost::step_time(step, staged, cluster, 0.01);
+      staged.microbatch = 0;  // The paper accumulates nothing.
+      times[zero] = cost::step_time(step, staged, cluster, {0.01});
       bytes[zero] = cost::step_memory(step, staged, 0).total();
       if (zero > 0) {
         EXPECT_LT(bytes[zero], bytes[zero - 1]) << mesh.mesh.cp << " " << zero;
       }
     }
     for (const int zero : {1, 2}) {
-      EXPECT_DOUBLE_EQ(times[zero].gradients, times[0].gradients);
+      EXPECT_NEAR(times[zero].gradients / times[0].gradients, 1, 1e-9);
       EXPECT_LT(times[zero].total(), times[0].total());  // a part of the optimizer
     }
-    // Three collectives for two, of 4 + 2 + 2 bytes for 4 + 2.
-    EXPECT_NEAR(times[3].gradients / times[0].gradients, 8.0 / 6, 1e-9);
+    // Three collectives for two, of 4 + 2 + 2 bytes for 4 + 2; but the head is gathered once.
+    EXPECT_NEAR(times[3].gradients / times[0].gradients, 8.0 / 6, 0.01);
   }
 }
 
@@ -188,7 +192,7 @@ TEST(Tip4, FewKvHeadsTurnRingIntoTheCheaperOne) {
   EXPECT_LT(sent_bytes("SP-Ring", 1, 32768), sent_bytes("TP-sp", 1, 32768));
   const sim::Cluster cluster = sim::load_cluster("c5a");
   const auto tp = [&](int kv_heads) {
-    return cost::step_time(grouped(kv_heads, 32768), {.mesh = {.tp = 8}}, cluster, 0)
+    return cost::step_time(grouped(kv_heads, 32768), {.mesh = {.tp = 8}}, cluster, {})
         .tensor_parallel;
   };
   EXPECT_DOUBLE_EQ(tp(8), tp(32));  // TP gains nothing
@@ -275,10 +279,13 @@ class FiveAxes {
     sim::Cluster flat = cluster_;
     flat.nodes = 1;
     flat.devices_per_node = 32;
+    flat.messages.latency_s = 0;
+    for (sim::LinkRule& link : flat.links) link.latency_s = 0;
     const double rate = cost::group_bytes_per_s(flat, 2, 1);
     const cost::StepTime time =
-        cost::step_time(step, {.mesh = {.pp = 2, .dp = 2, .cp = 4, .tp = 2}, .zero = 1}, flat, 0);
-    const double busy = time.total() - time.gradients - time.optimizer - time.pipeline;
+        cost::step_time(step, {.mesh = {.pp = 2, .dp = 2, .cp = 4, .tp = 2}, .zero = 1}, flat, {});
+    const double busy =
+        time.total() + time.hidden - time.gradients - time.optimizer - time.pipeline;
     bytes_[Tp] = rate * time.tensor_parallel;
     bytes_[Pp] = rate * (time.pipeline - busy / 2);  // two sequences a replica
     gradients_ = rate * time.gradients * 8 / 7;

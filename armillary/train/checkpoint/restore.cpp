@@ -4,6 +4,9 @@
 
 #include <fmt/format.h>
 
+#include <set>
+#include <string_view>
+
 #include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 #include "armillary/core/user_text.h"
@@ -56,6 +59,21 @@ std::vector<StateTensor> state_of(const std::vector<Piece>& pieces) {
   return state;
 }
 
+void check_no_other(const std::string& path, const std::vector<std::string>& tensors,
+                    const std::vector<model::Parameter>& parameters) {
+  std::set<std::string_view> names;
+  for (const model::Parameter& parameter : parameters) names.insert(parameter.name);
+  for (const std::string& tensor : tensors) {
+    // "means/NAME": the kinds are those of state_of().
+    const std::string_view name = std::string_view(tensor).substr(tensor.find('/') + 1);
+    if (names.contains(name)) continue;
+    fail<IoError>(
+        "checkpoint: {} has tensor {}, which is of no parameter of the model; a checkpoint of this "
+        "model is required",
+        excerpt(path), quote(tensor));
+  }
+}
+
 std::string choose_checkpoint(comm::Communicator& comm, const std::string& folder, bool resume,
                               const std::function<void(const std::string&)>& on_notice) {
   std::string path;
@@ -88,7 +106,9 @@ Restored restore(comm::Communicator& comm, const std::string& path, const CheckR
   Restored restored;
   comm::run_together(comm, [&] {
     const Checkpoint checkpoint(path);
-    restored = {.progress = checkpoint.manifest().progress, .recipe = checkpoint.recipe()};
+    restored = {
+        .progress = checkpoint.manifest().progress, .recipe = checkpoint.recipe(), .tensors = {}};
+    for (const io::TensorInfo& info : checkpoint.tensors()) restored.tensors.push_back(info.name);
     check(restored);
     check_data(restored.progress, data);
     // Each rank hashes a share, and run_together() tells all of them of a bad one.

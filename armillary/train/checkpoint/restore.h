@@ -43,12 +43,18 @@ std::string choose_checkpoint(comm::Communicator& comm, const std::string& folde
 /// A checkpoint that was restored.
 struct Restored {
   RunProgress progress;
-  std::string recipe;  ///< Text of the recipe with which it was written.
+  std::string recipe;                ///< Text of the recipe with which it was written.
+  std::vector<std::string> tensors;  ///< Names of its tensors.
 };
 
 /// Whether a run can go on from a checkpoint: throws if not. Called on every rank, before values
 /// are read; it must not communicate.
 using CheckResumable = std::function<void(const Restored& restored)>;
+
+/// Refuses a checkpoint with tensors of other parameters than these: their values would be lost.
+/// @throws IoError that names the checkpoint and the first such tensor.
+void check_no_other(const std::string& path, const std::vector<std::string>& tensors,
+                    const std::vector<model::Parameter>& parameters);
 
 /// Puts a checkpoint's values into the state. Ranks share the work of checking them. Collective.
 /// @throws on every rank what `check` throws; InvalidArgument for another vocabulary or data;

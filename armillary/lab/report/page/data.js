@@ -1,4 +1,4 @@
-// The data of the page, with names for the fields of its short arrays (docs/report.md).
+// The data of the page, with names for the fields of its short arrays (report.h).
 const DATA = JSON.parse(document.getElementById("data").textContent);
 const KINDS = DATA.kinds;
 const TENSORS = DATA.tensors;

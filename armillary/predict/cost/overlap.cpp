@@ -1,0 +1,108 @@
+#include "armillary/predict/cost/overlap.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "armillary/core/error.h"
+
+namespace armillary::cost {
+namespace {
+
+/// Walks the rows of a step (plan/step/step_program.h).
+class StepRows {
+ public:
+  StepRows(std::span<const UnitTime> units, int zero) : units_(units), zero_(zero) {}
+
+  Overlapped step(int microbatches) {
+    const int units = static_cast<int>(units_.size());
+    gather(0);
+    for (int m = 0; m < microbatches; ++m) {
+      // The last unit runs twice in a row, as the first does from one microbatch to the next: what
+      // follows is gathered beside both runs.
+      for (int u = 0; u < units; ++u) forward(u, u + 1 == units);
+      for (int u = units; u-- > 0;) {
+        backward(u);
+        if (zero_ >= 2 || (zero_ == 1 && m + 1 == microbatches)) sum(units_[u].sum);
+      }
+    }
+    if (zero_ == 0) {
+      for (const UnitTime& unit : units_) sum(unit.sum + unit.gather);
+    }
+    step_.end += waiting_;
+    update();
+    return step_;
+  }
+
+ private:
+  /// The sum that waits may last until the last unit has run.
+  void forward(int unit, bool is_last) {
+    const UnitTime& of = units_[unit];
+    step_.end += of.forward;
+    free_ += of.forward - of.forward_link;
+    if (!is_last) gather(unit + 1);
+    if (zero_ < 3 || is_last) drain();
+    if (zero_ >= 2 && is_last) step_.end += std::exchange(waiting_, 0);
+  }
+  /// The row of stages 2 and 3 ends with the sum beside it.
+  void backward(int unit) {
+    const UnitTime& of = units_[unit];
+    const double sums = zero_ >= 2 ? std::exchange(waiting_, 0) : 0;
+    const double row = std::max(of.backward, of.backward_link + sums);
+    step_.end += row;
+    free_ += row - of.backward_link - sums;
+    if (zero_ < 2) drain();
+    if (unit > 0) gather(unit - 1);
+  }
+  /// Stage 3: a gather beside the rows since the last one. A sum that waits has half of the link.
+  void gather(int unit) {
+    if (zero_ < 3) return;
+    const double left = std::max(0.0, collective(units_[unit].gather) - ahead_);
+    const double shared = std::max(free_, left + std::min(left, waiting_));
+    step_.end += shared - free_;
+    waiting_ -= std::min(waiting_, shared - left);
+    free_ = ahead_ = 0;
+  }
+  /// Sums that wait go beside the last row.
+  void drain() {
+    const double moved = std::min(waiting_, free_);
+    waiting_ -= moved;
+    free_ = zero_ < 3 ? 0 : free_ - moved;
+  }
+  void sum(double seconds) {
+    waiting_ += collective(seconds);
+    ahead_ = std::exchange(free_, 0);
+  }
+  /// Seconds of a collective, which are noted.
+  double collective(double seconds) {
+    step_.collectives += seconds;
+    return seconds;
+  }
+
+  /// Stages 1 and 2 gather the values of each unit beside the updates that follow.
+  void update() {
+    double gathered = step_.end;
+    for (const UnitTime& unit : units_) {
+      step_.end += unit.update;
+      if (zero_ == 1 || zero_ == 2) {
+        gathered = std::max(gathered, step_.end) + collective(unit.gather);
+      }
+    }
+    step_.end = std::max(step_.end, gathered);
+  }
+
+  std::span<const UnitTime> units_;
+  int zero_;
+  Overlapped step_;
+  double waiting_ = 0;  ///< Seconds of sums that are not done.
+  double free_ = 0;     ///< Seconds in which the link is free since the last gather or sum.
+  double ahead_ = 0;    ///< The same before that sum.
+};
+
+}  // namespace
+
+Overlapped overlapped(std::span<const UnitTime> units, int microbatches, int zero) {
+  ARMILLARY_CHECK(!units.empty() && microbatches >= 1);
+  return StepRows(units, zero).step(microbatches);
+}
+
+}  // namespace armillary::cost

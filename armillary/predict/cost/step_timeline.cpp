@@ -1,0 +1,315 @@
+// Work flows at rates that change when an op begins or ends: the next end of any op is the next
+// event.
+#include "armillary/predict/cost/step_timeline.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "armillary/core/count_text.h"
+#include "armillary/core/error.h"
+#include "armillary/core/trace_events.h"
+#include "armillary/plan/program/hazards.h"
+#include "armillary/plan/step/words.h"
+
+namespace armillary::cost {
+namespace {
+
+using plan::step::StepOp;
+
+/// The unit of an op, by the border that goes into it or by its first part; -1: none.
+int unit_of(const plan::step::StepTables& tables, const plan::RankProgram& program,
+            const plan::Op& op) {
+  using plan::step::StepTensor;
+  for (const plan::View& view : op.views) {
+    const plan::TensorId tensor = program.tiles[view.tile].tensor;
+    if (tensor == StepTensor::X && !(op.kind == StepOp::Loss)) return view.blocks.front();
+  }
+  for (const plan::View& view : op.views) {
+    const auto& words = plan::step::step_words();
+    if (words[program.tiles[view.tile].tensor].side != plan::step::kUnitSide) continue;
+    return tables.parts()[view.blocks.front()].unit;
+  }
+  return -1;
+}
+
+/// The price of an op.
+struct Price {
+  double seconds = 0;
+  double link_share = 0;  ///< A run's: part of the replicas' links that it fills.
+};
+
+class Prices {
+ public:
+  Prices(const plan::step::StepProgram& step, const plan::RankProgram& program,
+         const StepMachine& machine)
+      : tables_(step.tables), program_(program), machine_(machine) {
+    const std::vector<plan::Rank> replicas = tables_.group(tables_.replica_axes(), program.rank);
+    for (const std::vector<plan::Rank>& ranks : program.groups) {
+      const auto members = static_cast<int>(ranks.size());
+      const int stride = members == 1 ? 1 : (ranks.back() - ranks.front()) / (members - 1);
+      groups_.push_back(group_of(machine.cluster, members, stride, machine.rates.part_node_links));
+      groups_.back().bytes_per_s *= machine.rates.gradient_share;
+      if (ranks == replicas) replicas_ = groups_.back();
+    }
+  }
+
+  Price of(const plan::Op& op) const {
+    const StepRates& rates = machine_.rates;
+    switch (static_cast<StepOp>(op.kind.number())) {
+      case StepOp::Forward:
+        return run(op, unit(op).forward, unit(op).forward_link);
+      case StepOp::Backward:
+        return run(op, unit(op).backward, unit(op).backward_link);
+      case StepOp::ForwardPlain:
+        return run(unit(op).forward, unit(op).forward_link);
+      case StepOp::BackwardPlain:
+        return run(unit(op).backward, unit(op).backward_link);
+      case StepOp::Update:
+        return {.seconds = unit(op).update};
+      case StepOp::Loss:     // In the time of the last unit.
+      case StepOp::Release:  // Memory alone.
+      case StepOp::Norm:     // In the traffic of the optimizer.
+        return {};
+      case StepOp::Gather:
+      case StepOp::GatherInPlace:
+        return {.seconds = group(op).ring_seconds(rates.gathered_bytes * values(op, 0))};
+      case StepOp::ReduceScatter:
+        return {.seconds = group(op).ring_seconds(
+                    rates.gradient_bytes * values(op, plan::step::ReduceScatterOperand::kAll))};
+      case StepOp::ReduceInPlace:
+        return {.seconds = group(op).ring_seconds(rates.gradient_bytes * values(op, 0))};
+      case StepOp::AllReduce:
+        return {.seconds = all_reduce(op)};
+      default:
+        fail<InvalidArgument>("simulate: op {} of a step has no price",
+                              (*program_.words)[op.kind].name);
+    }
+  }
+
+  /// Whether a collective shares links with the messages of the compute lane.
+  bool beside_compute(const plan::Op& op) const { return group(op).shares_links(replicas_); }
+  bool crosses_nodes(const plan::Op& op) const { return group(op).crosses_nodes; }
+
+ private:
+  const RankGroup& group(const plan::Op& op) const { return groups_.at(op.peer); }
+  const UnitTime& unit(const plan::Op& op) const {
+    return machine_.units.at(unit_of(tables_, program_, op));
+  }
+
+  static Price run(double seconds, double link) {
+    return {.seconds = seconds, .link_share = seconds == 0 ? 0 : link / seconds};
+  }
+  /// A unit that uses the values of several runs as one op for each; the first takes the time.
+  static Price run(const plan::Op& op, double seconds, double link) {
+    return op.init[plan::step::kBorderSide] ? run(seconds, link) : Price{};
+  }
+
+  double values(const plan::Op& op, std::size_t v) const {
+    const plan::View& view = op.views[v];
+    std::int64_t count = 0;
+    for (const int part : view.blocks) count += tables_.values(part, program_.rank, view.heads);
+    return static_cast<double>(count);
+  }
+
+  /// A sum and a gather: of gradients, or of one number in fp64.
+  double all_reduce(const plan::Op& op) const {
+    const bool of_gradients =
+        program_.tiles[op.views[0].tile].tensor == plan::step::StepTensor::Grad;
+    if (!of_gradients) return 2 * group(op).ring_seconds(sizeof(double));
+    const double count = values(op, 0);
+    return group(op).ring_seconds(machine_.rates.gradient_bytes * count) +
+           group(op).ring_seconds(machine_.rates.gathered_bytes * count);
+  }
+
+  const plan::step::StepTables& tables_;
+  const plan::RankProgram& program_;
+  const StepMachine& machine_;
+  std::vector<RankGroup> groups_;  ///< As in the program.
+  RankGroup replicas_;
+};
+
+bool is_gather(const plan::Op& op) {
+  return op.kind == StepOp::Gather || op.kind == StepOp::GatherInPlace;
+}
+
+/// The lanes of one rank in time.
+class StepLanes {
+ public:
+  StepLanes(const plan::RankProgram& program, const Prices& prices)
+      : program_(program),
+        prices_(prices),
+        waits_(plan::dependencies(program)),
+        is_done_(program.ops.size()) {
+    timeline_.rank = program.rank;
+    timeline_.ops.resize(program.ops.size());
+    for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+      const auto lane = static_cast<std::size_t>(program.ops[i].lane);
+      if (lane >= lanes_.size()) lanes_.resize(lane + 1);
+      lanes_[lane].ops.push_back(i);
+    }
+  }
+
+  StepTimeline run() {
+    while (true) {
+      begin();
+      if (std::ranges::none_of(lanes_, &StepLane::runs)) break;
+      advance();
+    }
+    ARMILLARY_CHECK(std::ranges::count(is_done_, true) == std::ssize(is_done_));
+    timeline_.end_s = now_;
+    return timeline_;
+  }
+
+ private:
+  struct StepLane {
+    std::vector<int> ops;
+    std::size_t next = 0;
+    bool runs = false;
+    double left = 0;  ///< Seconds of the op that runs, alone.
+    double rate = 1;
+    double link_share = 0;
+  };
+
+  int op_of(const StepLane& lane) const { return lane.ops[lane.next]; }
+
+  /// Begins what can begin; ops that take no time end at once.
+  void begin() {
+    for (bool changed = true; std::exchange(changed, false);) {
+      for (StepLane& lane : lanes_) {
+        if (lane.runs || lane.next == lane.ops.size()) continue;
+        const int op = op_of(lane);
+        if (!std::ranges::all_of(waits_[op], [&](int other) { return is_done_[other]; })) continue;
+        const Price price = prices_.of(program_.ops[op]);
+        lane.left = price.seconds;
+        lane.link_share = price.link_share;
+        lane.runs = true;
+        timeline_.ops[op].start_s = now_;
+        if (lane.left == 0) end(lane);
+        changed = true;
+      }
+    }
+  }
+
+  void end(StepLane& lane) {
+    const int op = op_of(lane);
+    timeline_.ops[op].end_s = now_;
+    is_done_[op] = true;
+    lane.runs = false;
+    ++lane.next;
+  }
+
+  /// Rates of all ops that run.
+  void share_links() {
+    const StepLane& compute = lanes_[plan::kCompute];
+    for (std::size_t l = 1; l < lanes_.size(); ++l) {
+      if (!lanes_[l].runs) continue;
+      const plan::Op& op = program_.ops[op_of(lanes_[l])];
+      int sharing = 0;
+      for (std::size_t other = 1; other < lanes_.size(); ++other) {
+        if (!lanes_[other].runs) continue;
+        const plan::Op& beside = program_.ops[op_of(lanes_[other])];
+        sharing += prices_.crosses_nodes(beside) == prices_.crosses_nodes(op) ? 1 : 0;
+      }
+      const double taken =
+          compute.runs && prices_.beside_compute(op) ? std::min(1.0, compute.link_share) : 0;
+      lanes_[l].rate = (1 - taken) / sharing;
+    }
+  }
+
+  /// Goes on to the end of the next op.
+  void advance() {
+    share_links();
+    double seconds = std::numeric_limits<double>::infinity();
+    for (const StepLane& lane : lanes_) {
+      if (lane.runs && lane.rate > 0) seconds = std::min(seconds, lane.left / lane.rate);
+    }
+    ARMILLARY_CHECK(seconds < std::numeric_limits<double>::infinity());
+    count(seconds);
+    now_ += seconds;
+    for (StepLane& lane : lanes_) {
+      if (!lane.runs) continue;
+      // Rounding alone leaves no work.
+      const bool ends = lane.rate > 0 && lane.left / lane.rate <= seconds * (1 + 1e-9);
+      lane.left -= lane.rate * seconds;
+      if (ends) end(lane);
+    }
+  }
+
+  /// Counts seconds in which nothing begins or ends.
+  void count(double seconds) {
+    const bool computes = lanes_[plan::kCompute].runs;
+    if (computes) timeline_.compute_s += seconds;
+    std::array<double, kStepMessages> kinds{};
+    for (std::size_t l = 1; l < lanes_.size(); ++l) {
+      if (!lanes_[l].runs) continue;
+      const bool gathers = is_gather(program_.ops[op_of(lanes_[l])]);
+      kinds[static_cast<std::size_t>(gathers ? StepMessages::Gathers : StepMessages::Sums)] = 1;
+    }
+    const double present = kinds[0] + kinds[1];
+    for (std::size_t k = 0; k < kinds.size(); ++k) {
+      if (kinds[k] == 0) continue;
+      timeline_.busy_s[k] += seconds;
+      if (!computes) timeline_.exposed_s[k] += seconds / present;
+    }
+  }
+
+  const plan::RankProgram& program_;
+  const Prices& prices_;
+  const std::vector<std::vector<int>> waits_;
+  std::vector<StepLane> lanes_ = std::vector<StepLane>(1);  ///< The first computes.
+  std::vector<bool> is_done_;
+  double now_ = 0;
+  StepTimeline timeline_;
+};
+
+}  // namespace
+
+StepTimeline simulate(const plan::step::StepProgram& step, plan::Rank rank,
+                      const StepMachine& machine) {
+  const plan::step::StepShape& shape = step.tables.shape();
+  if (std::ssize(machine.units) != step.tables.units()) {
+    fail<InvalidArgument>("simulate: prices of {}; a step of {} needs as many",
+                          count_of(std::ssize(machine.units), "unit"),
+                          count_of(step.tables.units(), "unit"));
+  }
+  if (shape.mesh.ranks() > machine.cluster.devices()) {
+    fail<InvalidArgument>("simulate: a step of {}; cluster {} has {}, as many are required",
+                          count_of(shape.mesh.ranks(), "rank"), machine.cluster.name,
+                          count_of(machine.cluster.devices(), "device"));
+  }
+  const plan::RankProgram& program = step.ranks.at(rank);
+  const Prices prices(step, program, machine);
+  return StepLanes(program, prices).run();
+}
+
+std::string to_trace(const plan::step::StepProgram& step,
+                     const std::vector<StepTimeline>& timelines) {
+  TraceEvents events;
+  for (const StepTimeline& timeline : timelines) {
+    const plan::RankProgram& program = step.ranks.at(timeline.rank);
+    std::set<int> lanes;
+    for (const plan::Op& op : program.ops) lanes.insert(op.lane);
+    events.name_rank(timeline.rank, {lanes.begin(), lanes.end()});
+    for (std::size_t i = 0; i < program.ops.size(); ++i) {
+      const plan::Op& op = program.ops[i];
+      const int unit = unit_of(step.tables, program, op);
+      const std::string_view kind = (*program.words)[op.kind].name;
+      const auto& units = step.tables.shape().units;
+      events.add(
+          {.name = unit < 0 ? std::string(kind) : fmt::format("{} {}", kind, units[unit].name),
+           .message = op.lane != plan::kCompute,
+           .rank = timeline.rank,
+           .lane = op.lane,
+           .start_s = timeline.ops[i].start_s,
+           .end_s = timeline.ops[i].end_s,
+           .arguments = {{"op", static_cast<std::int64_t>(i)}, {"step", op.step}}});
+    }
+  }
+  return events.to_json();
+}
+
+}  // namespace armillary::cost
