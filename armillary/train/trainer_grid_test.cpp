@@ -37,7 +37,7 @@ struct GridReference {
   GridError expect_equal_on(const GridCell& cell, const std::string& model) const {
     const GridError error = error_of(trace_of(on_cell(recipe, cell)), one, dtype.floor);
     const std::string what = fmt::format("{}, {}, {}, ZeRO-{}, recompute {}", dtype.name, model,
-                                         to_string(cell.mesh), cell.zero, cell.recompute);
+                                         mesh_text(cell.mesh), cell.zero, cell.recompute);
     EXPECT_LE(error.loss, dtype.bound) << what;
     EXPECT_LE(error.gradient, dtype.bound) << what << ": " << error.where;
     return error;
@@ -82,7 +82,7 @@ void run_grid(const std::vector<MeshShape>& meshes, const std::vector<GridModel>
                                           to_string(model)));
           }
         }
-        fmt::print("{:<8}  {:<20}  {:<17}  {:>10.1e} {:>10.1e}  {}\n", dtype.name, to_string(mesh),
+        fmt::print("{:<8}  {:<20}  {:<17}  {:>10.1e} {:>10.1e}  {}\n", dtype.name, mesh_text(mesh),
                    to_string(model), worst.loss, worst.gradient, worst.where);
       }
     }

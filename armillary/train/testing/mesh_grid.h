@@ -75,7 +75,7 @@ struct GridCell {
   std::string recompute = "none";
 };
 
-inline std::string to_string(const MeshShape& mesh) {
+inline std::string mesh_text(const MeshShape& mesh) {
   return fmt::format("dp {:>2} cp {:>2} tp {:>2}", mesh.dp, mesh.cp, mesh.tp);
 }
 inline std::string to_string(const GridModel& model) {
