@@ -21,10 +21,8 @@ namespace {
 /// The text before the first strategy. Numbers and rules in it must agree with the functions below.
 constexpr const char* kIntroduction = R"(# Strategies
 
-Written by the program: `armillary plan --document > docs/strategies.md`; to change it, change the strategy's
-`StrategyInfo` or its plan. Plans of all strategies on 4 ranks, as pictures, are in
-[tests/golden/pictures.txt](../tests/golden/pictures.txt); `armillary plan --strategy NAME ..` prints those of any
-problem.
+Written by `armillary plan --document > docs/strategies.md` from each `StrategyInfo` and its plans. Pictures of plans
+on 4 ranks: [tests/golden/pictures.txt](../tests/golden/pictures.txt), of any problem: `armillary plan --strategy ..`
 
 A mask takes away what nobody needs: with a sliding window `ring`, `allgather`, `double_ring` and
 `bidirectional_ring` move the halo. It does not take away what a strategy moves by its cut: heads for tokens
