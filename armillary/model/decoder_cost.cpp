@@ -31,9 +31,9 @@ std::int64_t vector_parameters(const DecoderOptions& options, std::int64_t kv_di
 /// Widths of a decoder, and bytes of its numbers.
 struct Sizes {
   std::int64_t dim, kv_dim, hidden, words;
-  std::int64_t value;    ///< Activations.
-  std::int64_t product;  ///< Factors and results of a product before they are rounded.
-  std::int64_t weight;   ///< Parameters and their gradients.
+  std::int64_t value;     ///< Activations, and parameters as models are given them.
+  std::int64_t product;   ///< Factors and results of a product before they are rounded.
+  std::int64_t gradient;  ///< Gradients of parameters.
   std::int64_t softmax;
   bool swiglu;
 
@@ -47,7 +47,7 @@ struct Sizes {
     const bool fp64 = options.dtype() == at::kDouble;
     value = bf16 ? 2 : fp64 ? 8 : 4;
     product = bf16 && !options.native_bf16() ? 4 : value;
-    weight = softmax = fp64 ? 8 : 4;
+    gradient = softmax = fp64 ? 8 : 4;
   }
   bool converts() const { return product != value; }
   /// Inner values of the MLP that a layer keeps: the input of GELU, or both products of SwiGLU and
@@ -61,12 +61,12 @@ struct Sizes {
 std::vector<cost::Moment> moments_of_layer(const Sizes& n) {
   const std::int64_t grad = n.value * n.dim;
   const std::int64_t inner = n.value * n.hidden;
-  const std::int64_t matrix = n.weight * n.dim * n.hidden;
-  const std::int64_t copy = n.converts() ? matrix : 0;
+  const std::int64_t matrix = n.gradient * n.dim * n.hidden;
+  const std::int64_t copy = n.converts() ? n.product * n.dim * n.hidden : 0;
   const std::int64_t wide = n.converts() ? n.product * n.hidden : 0;
   // Gradients of queries, keys, values, of attention's output and of what is added to it.
   const cost::Moment attention{.token = n.value * (3 * n.dim + 2 * n.kv_dim - n.inner()),
-                               .waiting = (n.swiglu ? 3 : 2) * matrix + n.weight * n.dim * n.dim};
+                               .waiting = (n.swiglu ? 3 : 2) * matrix + n.gradient * n.dim * n.dim};
   if (!n.swiglu) {
     // GELU of its input, or its gradient, and the input in the dtype of products; then the gradient
     // of that product, and norm(x), which is x's gradient next.
@@ -91,13 +91,13 @@ std::vector<cost::Moment> moments_of_layer(const Sizes& n) {
           attention};
 }
 
-/// The loss: norm(x) and its gradient, that of the matrix, its rounded values; logits of a chunk as
-/// they are rounded and become log-probabilities, or over ranks along tp probabilities in place.
+/// The loss: norm(x) and its gradient, that of the matrix; logits of a chunk as they are rounded
+/// and become log-probabilities, or over ranks along tp probabilities in place.
 std::vector<cost::Moment> moments_of_loss(const Sizes& n) {
   const std::int64_t table = n.words * n.dim;
   const std::int64_t features = 2 * n.value * n.dim;
   const bool rounds = n.value < n.softmax;
-  const std::int64_t weights = (n.weight + (rounds ? n.value : 0)) * table;
+  const std::int64_t weights = n.gradient * table;
   const std::int64_t in_place = (n.softmax + (rounds ? n.value : 0)) * n.words;
   std::vector<cost::Moment> moments{{.whole = features,
                                      .logits = in_place,
@@ -121,7 +121,7 @@ cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim)
   const Sizes n(options, kv_dim);
   const std::int64_t input = n.value * n.dim;
   const std::int64_t lse = n.softmax * options.n_heads();
-  const std::int64_t table = n.weight * n.words * n.dim;
+  const std::int64_t table = n.gradient * n.words * n.dim;
   // Numbers of a norm for each token: 1 / rms, or mean and 1 / deviation.
   const std::int64_t norm = (options.norm() == NormKind::Layer ? 2 : 1) * n.softmax;
   // cos and sin of half of the dims of a head.
@@ -144,8 +144,8 @@ cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim)
           .last_unit = {{.whole = 2 * input, .weights = 2 * table}},
           .backward = moments_of_layer(n),
           // Gradients of x, of words before they are rounded, and of the table.
-          .first_unit = {
-              {.token = input + (n.value < n.weight ? n.weight * n.dim : 0), .weights = table}}};
+          .first_unit = {{.token = input + (n.value < n.gradient ? n.gradient * n.dim : 0),
+                          .weights = table}}};
 }
 
 }  // namespace

@@ -23,8 +23,7 @@ void check_dtypes(const TrainingOptions& training, std::int64_t replicas) {
     if (param != "float64") {
       fail<InvalidArgument>(
           "recipe: training.mixed_precision_param = {} with training.dtype = float64, where "
-          "nothing "
-          "is mixed; float64 is required",
+          "nothing is mixed; float64 is required",
           param);
     }
     if (reduce != "float32") {

@@ -129,6 +129,7 @@ TEST(Dtypes, StagesInBf16HaveTheSameBits) {
       recipe.parallelism.zero = zero;
       const std::vector<StepMetrics> steps = run(recipe);
       if (zero == 0) zero0 = steps;
+      ASSERT_EQ(steps.size(), 3U);
       for (std::size_t i = 0; i < steps.size(); ++i) {
         EXPECT_EQ(steps[i].loss, zero0[i].loss) << reduce << ", stage " << zero;
         EXPECT_EQ(steps[i].grad_norm, zero0[i].grad_norm) << reduce << ", stage " << zero;

@@ -110,17 +110,20 @@ std::int64_t size_in_bytes(at::ScalarType dtype) {
 
 /// Values that models are given, gradients, and AdamW's two moments; masters, if they have memory
 /// of their own, are with the moments (store.h).
-cost::ParameterBytes bytes_at_rest(const Division& division, const Dtypes& dtypes) {
+cost::ParameterBytes parameter_bytes(const Division& division, const Dtypes& dtypes) {
   const auto master = static_cast<double>(size_in_bytes(dtypes.master));
+  const double rounded =
+      dtypes.reduce == dtypes.master ? 0 : static_cast<double>(size_in_bytes(dtypes.reduce));
   if (dtypes.param == dtypes.master) {
-    return {.parameter = master, .gradient = master, .optimizer = 2 * master};
+    return {.parameter = master, .gradient = master, .optimizer = 2 * master, .rounded = rounded};
   }
   const bool is_gathered = division.zero == 3 && division.shares() > 1;
   const auto param = static_cast<double>(size_in_bytes(dtypes.param));
   return {.parameter = is_gathered ? 0 : param,
           .gradient = master,
           .optimizer = 3 * master,
-          .gathered = param};
+          .gathered = param,
+          .rounded = rounded};
 }
 
 /// Bytes that each rank sends for values and gradients of the parameters, in so many passes: n (P -
@@ -136,16 +139,6 @@ std::int64_t parameter_sent_bytes(const Division& division, const Dtypes& dtypes
   const std::int64_t gathers = division.zero == 3 ? (division.reshards ? 2 : 1) * passes : 1;
   return moved(sums * gradients + gathers * values, shares) +
          moved(2 * (gradients / shares), division.copies);
-}
-
-/// Bytes of gradients that are rounded to travel, of one unit.
-double rounded_bytes(const Division& division, const Dtypes& dtypes, const cost::ModelCost& cost) {
-  if (dtypes.reduce == dtypes.master || division.shares() * division.copies == 1) return 0;
-  const std::int64_t layers = std::max<std::int64_t>(cost.attention.layers, 1);
-  const std::int64_t unit =
-      std::max(cost.layer_parameters / layers, cost.parameters - cost.layer_parameters) /
-      division.mesh.tp;
-  return static_cast<double>(size_in_bytes(dtypes.reduce) * unit);
 }
 
 /// Bytes that each rank sends along tp in so many passes of its tokens: gathers and scatters of
@@ -276,7 +269,8 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
          .zero = division.zero,
          .recompute = policy.policy,
          .reshard_after_forward = division.reshards},
-        result.memory.attention, bytes_at_rest(division, dtypes), static_cast<double>(most_tokens));
+        result.memory.attention, parameter_bytes(division, dtypes),
+        static_cast<double>(most_tokens));
     policy.activation_bytes = static_cast<std::int64_t>(memory.activations + memory.transient);
     policy.kept_inputs = cost::kept_bytes(cost, policy.policy, 1) /
                          static_cast<double>(std::max<std::int64_t>(cost.bytes.input, 1));
@@ -286,7 +280,6 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
       const std::int64_t saved = 3 * size_in_bytes(dtypes.master) * cost.parameters;
       memory.checkpoint = static_cast<double>(ceil_div(saved, world));
     }
-    memory.gathered += rounded_bytes(division, dtypes, cost);
     result.memory = memory;
   }
   result.tensor_sent_bytes = tensor_sent_bytes(division, recipe, cost, microbatches * most_tokens);

@@ -26,8 +26,8 @@ struct PassTraffic {
 /// Activation memory of a recomputation policy, and its work and traffic beyond policy `none`.
 struct PolicyCost {
   cost::Recompute policy = cost::Recompute::None;
-  /// For one microbatch on the rank with most tokens: activations kept from forward to backward, and
-  /// what is held beside them, at the moment that needs most. The peak of a rank's tensors is
+  /// For one microbatch on the rank with most tokens: activations kept from forward to backward,
+  /// and what is held beside them, at the moment that needs most. The peak of a rank's tensors is
   /// within 5 % of the sum with the other parts of its memory (estimate_test.cpp).
   std::int64_t activation_bytes = 0;
   /// Bytes that all layers keep of a token, in those of a layer's input.

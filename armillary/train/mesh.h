@@ -10,7 +10,7 @@
 
 namespace armillary::train {
 
-/// @throws InvalidArgument if pp, which are not built yet, are not 1.
+/// @throws InvalidArgument if pp, which is not built yet, is not 1.
 void check_built(const MeshShape& shape);
 
 /// @throws InvalidArgument unless the ranks along dp share the sequences of a step equally, in

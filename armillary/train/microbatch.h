@@ -1,9 +1,7 @@
 // microbatch.h: the sequences that a rank along dp takes in one pass, joined into one.
 //
 //   sequences first, first + 1, ..  --documents--> one mask --layout--> positions of a rank
-//   --rows-->
-//                                                                                  its tokens,
-//                                                                                  labels
+//                                   '--rows(positions)----------------> its tokens, labels
 //
 // Attention and its proof see one sequence of all tokens, whose mask shows no pair of two
 // sequences. So each may have documents of its own, every mask can be joined, and a causal mask

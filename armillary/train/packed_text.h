@@ -33,8 +33,7 @@ struct PackingOptions {
 ///     fewer than seq_len tokens before it.
 /// (2) `at(i)` depends on documents, options and i only, so a run can resume at any step.
 /// (3) i counts on over epochs: epoch e has sequences e n to (e + 1) n - 1, with n = sequences(),
-/// in
-///     an order of its own.
+///     in an order of its own.
 class PackedText : public Data {
  public:
   /// @throws InvalidArgument if the documents hold fewer than seq_len + 1 tokens.

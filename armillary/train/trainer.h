@@ -64,8 +64,8 @@ struct TrainResult {
 /// One rank's part of all steps of the recipe. Every rank of the mesh calls it with a model of its
 /// own, whose parameters begin as training.seed says. It trains `model` on the ranks of `mesh` and
 /// does not read [model], [activation_checkpoint] and the degrees of [parallelism] but
-/// data_parallel_replicate_degree. It computes
-/// with the threads of the calling thread (at::set_num_threads).
+/// data_parallel_replicate_degree. It computes with the threads of the calling thread
+/// (at::set_num_threads).
 /// @throws InvalidArgument as check_built and check_batch (mesh.h) for the mesh, as check_dtypes
 /// (dtypes.h), if the recipes of two ranks differ (same_recipe.h), if the data has a larger
 /// vocabulary than the model, as check_parameters (model/parameter.h) or step_shape_of, or for a

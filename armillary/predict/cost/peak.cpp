@@ -11,6 +11,7 @@ struct WholeUnits {
   double values = 0;
   double gradients = 0;
   double in_sum = 0;  ///< Gradients that are being summed.
+  double before = 0;  ///< Likewise, of the pass before.
 };
 
 /// The largest of the moments that it is given.
@@ -71,8 +72,9 @@ class LargestMoment {
   }
 
   double gathered(const WholeUnits& whole) const {
-    const double gradients = whole.gradients + whole.in_sum * (1 + pass_.share);
-    return (pass_.value * whole.values + pass_.gradient * gradients) / pass_.tp;
+    return (pass_.value * whole.values + pass_.gradient * whole.gradients +
+            pass_.sum * whole.in_sum + pass_.sum_before * whole.before) /
+           pass_.tp;
   }
 
   const ModelCost& cost_;
@@ -96,13 +98,12 @@ StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass) {
   const double shared = cost.tied ? first : 0;
   LargestMoment largest(cost, pass);
 
-  // The last unit, forward and backward. In forward the gradients of the first one may be those of
-  // the pass before, under way.
-  const double before = pass.share > 0 ? first : 0;
+  // The last unit, forward and backward. In forward the sum of the first one's gradients of the
+  // pass before may be under way.
   const double all = first + static_cast<double>(layers) * layer + last;
   for (const Moment& moment : bytes.loss) {
     largest.offer(layers, moment,
-                  {.values = pass.keeps_values ? all : last + shared, .gradients = before});
+                  {.values = pass.keeps_values ? all : last + shared, .before = first});
   }
   for (const Moment& moment : bytes.last_unit) {
     largest.offer(

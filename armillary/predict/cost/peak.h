@@ -21,8 +21,10 @@ struct PassOnRank {
   /// always or never.
   double value = 0;
   double gradient = 0;
-  /// Part of a unit's gradients that the rank owns, if sums of an earlier pass wait in it; else 0.
-  double share = 0;
+  /// Bytes of a gradient of the unit after the one at work, while it is summed over ranks.
+  double sum = 0;
+  /// Likewise of the first unit, whose sum of the pass before ends with the forward of this one.
+  double sum_before = 0;
   bool keeps_values = false;  ///< Whole values stay from forward until the unit's backward.
 };
 

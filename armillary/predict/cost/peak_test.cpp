@@ -74,16 +74,18 @@ TEST(StepPeak, UnitsAreWholeForAWhile) {
   cost.bytes.last_unit = {{.weights = 1}};
   cost.bytes.backward = {{.token = 30}};
   cost.bytes.first_unit = {{.weights = 2}};
-  EXPECT_EQ(step_peak(cost, {.tokens = 100, .value = 2, .gradient = 4}).gathered,
+  EXPECT_EQ(step_peak(cost, {.tokens = 100, .value = 2, .gradient = 4, .sum = 4}).gathered,
             2 * 2000 + 4 * (1000 + 70));
   // Few tokens: the middle layer, with gradients of two layers; a sum adds a rank's share.
-  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4}).gathered,
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4, .sum = 4}).gathered,
             2 * 2000 + 4 * 2000);
-  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4, .share = 0.5}).gathered,
-            2 * 2000 + 4 * 2500);
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4, .sum = 6}).gathered,
+            2 * 2000 + 4 * 1000 + 6 * 1000);
+  // Gradients that are always whole, and rounded for a sum.
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .sum = 3}).gathered, 3 * 1000);
   // The gradients of a tied table are whole until the first unit has added its own.
   cost.tied = true;
-  EXPECT_EQ(step_peak(cost, {.tokens = 100, .value = 2, .gradient = 4}).gathered,
+  EXPECT_EQ(step_peak(cost, {.tokens = 100, .value = 2, .gradient = 4, .sum = 4}).gathered,
             2 * 2000 + 4 * (1000 + 70 + 500));
 }
 
@@ -91,9 +93,16 @@ TEST(StepPeak, UnitsAreWholeForAWhile) {
 TEST(StepPeak, ASumOfThePassBeforeIsUnderWay) {
   ModelCost cost = small();
   cost.bytes.loss = {{.weights = 100000}};
-  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4}).gathered, 2 * 70);
-  EXPECT_EQ(step_peak(cost, {.tokens = 1, .value = 2, .gradient = 4, .share = 0.5}).gathered,
-            2 * 70 + 4 * 500);
+  PassOnRank pass{.tokens = 1, .value = 2, .gradient = 4};
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * 70);
+  pass.sum_before = 3;
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * 70 + 3 * 500);
+  // Its backward adds to a tied table, whose sum has ended by then.
+  cost.bytes.loss.clear();
+  cost.bytes.last_unit = {{.weights = 100000}};
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (70 + 1000) + 4 * 70 + 3 * 500);
+  cost.tied = true;
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (70 + 1000 + 500) + 4 * (70 + 500));
 }
 
 TEST(StepPeak, ValuesMayStayAfterForward) {
@@ -113,7 +122,7 @@ TEST(StepPeak, ValuesMayStayAfterForward) {
 TEST(StepPeak, PublishedShapesHaveNoUnits) {
   const ModelCost cost = cost_of(
       {.layers = 2, .hidden = 8, .heads = 2, .kv_heads = 2, .head_dim = 4, .ffn = 16, .vocab = 32});
-  EXPECT_EQ(step_peak(cost, {.tokens = 4, .value = 2, .gradient = 4}).gathered, 0);
+  EXPECT_EQ(step_peak(cost, {.tokens = 4, .value = 2, .gradient = 4, .sum = 4}).gathered, 0);
 }
 
 }  // namespace

@@ -243,19 +243,28 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism, double 
   }
   memory.gradients = bytes.gradient * parameters / split_over(2);
   memory.optimizer = bytes.optimizer * parameters / split_over(1);
-  // Units are whole for a while where replicas divide them.
+  // Units are whole for a while where replicas divide them. A sum that is rounded, or added to an
+  // earlier one, has memory of its own for the share of a rank.
   const int replicas = mesh.dp * mesh.cp;
   const bool divides_gradients = replicas > 1 && parallelism.zero >= 2;
   const double gathered = bytes.gathered > 0 ? bytes.gathered : bytes.parameter;
-  const StepPeak peak =
-      step_peak(model, {.policy = parallelism.recompute,
-                        .tokens = tokens * share.in_pass,
-                        .waiting_tokens = tokens * (share.under_way - share.in_pass),
-                        .tp = mesh.tp,
-                        .value = replicas > 1 && parallelism.zero == 3 ? gathered : 0,
-                        .gradient = divides_gradients ? bytes.gradient : 0,
-                        .share = share.microbatches > 1 ? 1.0 / replicas : 0,
-                        .keeps_values = !parallelism.reshard_after_forward});
+  const auto sum = [&](bool is_added) {
+    const double own = 1.0 / replicas;
+    if (replicas == 1 || parallelism.zero == 0) return 0.0;
+    if (bytes.rounded > 0) return bytes.rounded * (1 + own);
+    return divides_gradients ? bytes.gradient * (is_added ? 1 + own : 1) : 0.0;
+  };
+  const StepPeak peak = step_peak(
+      model,
+      {.policy = parallelism.recompute,
+       .tokens = tokens * share.in_pass,
+       .waiting_tokens = tokens * (share.under_way - share.in_pass),
+       .tp = mesh.tp,
+       .value = replicas > 1 && parallelism.zero == 3 ? gathered : 0,
+       .gradient = divides_gradients ? bytes.gradient : 0,
+       .sum = sum(share.microbatches > 1),
+       .sum_before = divides_gradients && share.microbatches > 1 ? sum(share.microbatches > 2) : 0,
+       .keeps_values = !parallelism.reshard_after_forward});
   memory.activations = peak.kept;
   memory.transient = peak.held;
   memory.gathered = peak.gathered;
