@@ -33,13 +33,17 @@ void expect_equal(comm::Communicator& comm, const std::vector<Store::SharedValue
 
 void expect_equal_replicas(const Replicas& replicas, const Store& store, std::int64_t step) {
   const std::vector<Store::SharedValue> values = store.shared_values();
-  if (store.zero() < 3 && replicas.sharded != nullptr)
-    expect_equal(*replicas.sharded, values, step);
+  const auto those = [&](bool Store::SharedValue::*kind) {
+    std::vector<Store::SharedValue> some;
+    std::ranges::copy_if(values, std::back_inserter(some), kind);
+    return some;
+  };
+  if (store.zero() < 3 && replicas.sharded != nullptr) {
+    expect_equal(*replicas.sharded, those(&Store::SharedValue::in_shares), step);
+  }
   if (replicas.copies != nullptr) expect_equal(*replicas.copies, values, step);
   if (replicas.tp == nullptr || replicas.tp->world() == 1 || store.zero() == 3) return;
-  std::vector<Store::SharedValue> along_tp;
-  std::ranges::copy_if(values, std::back_inserter(along_tp), &Store::SharedValue::along_tp);
-  expect_equal(*replicas.tp, along_tp, step);
+  expect_equal(*replicas.tp, those(&Store::SharedValue::along_tp), step);
 }
 
 }  // namespace armillary::train

@@ -471,18 +471,18 @@ void Store::finish_gathers() {
 
 std::vector<Store::SharedValue> Store::shared_values() const {
   std::vector<SharedValue> values;
-  const auto add = [&](const std::string& name, const at::Tensor& value, bool along_tp) {
-    values.push_back({name, digest_of_values(value), along_tp});
-  };
-  if (zero_ == 3) {
-    for (const Piece& piece : pieces_) add(piece.name, piece.value, false);
-    return values;
+  if (zero_ < 3) {
+    for (const Weight& weight : weights_) {
+      values.push_back({.name = weight.parameter.name,
+                        .digest = digest_of_values(weight.value),
+                        .along_tp = weight.copies == tp_ranks(replicas_),
+                        .in_shares = true});
+    }
   }
-  for (const Weight& weight : weights_) {
-    add(weight.parameter.name, weight.value, weight.copies == tp_ranks(replicas_));
-  }
-  if (zero_ == 0 && has_own_masters()) {
-    for (const Piece& piece : pieces_) add(piece.name, piece.value, false);
+  if (!has_own_masters() || (zero_ > 0 && replicas_.copies == nullptr)) return values;
+  for (const Piece& piece : pieces_) {
+    values.push_back(
+        {.name = piece.name, .digest = digest_of_values(piece.value), .in_shares = zero_ == 0});
   }
   return values;
 }

@@ -156,12 +156,13 @@ class Store {
   /// The parts that this rank updates, in the order in which the model declares parameters, unit by
   /// unit.
   const std::vector<Piece>& pieces() const { return pieces_; }
-  /// The values that other ranks hold too: all of this rank along tp, at stage 0 with their masters
-  /// if those are others; at stage 3 those of pieces.
+  /// The values that other ranks hold too: all of this rank along tp, but at stage 3; and masters
+  /// that are others than these, where all replicas or copies of the share have them.
   struct SharedValue {
     std::string name;
     proof::Digest digest;
-    bool along_tp = false;  ///< All ranks along tp have it.
+    bool along_tp = false;   ///< All ranks along tp have it.
+    bool in_shares = false;  ///< All ranks that divide parameters have it.
   };
   std::vector<SharedValue> shared_values() const;
   /// Bytes of values, gradients and state that are held between two steps.

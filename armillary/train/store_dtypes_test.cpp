@@ -5,6 +5,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -15,6 +16,8 @@
 
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+#include "armillary/train/check_replicas.h"
 #include "armillary/train/testing/three_units.h"
 
 namespace armillary::train {
@@ -124,6 +127,32 @@ TEST(StoreDtypes, ModelsSeeMastersRounded) {
                             at::full({3, 3}, 1 + 0x1p-7, at::kBFloat16)));
       store.release(1);
       comm::barrier(comm);
+    });
+  }
+}
+
+// One master of the second copy of a share is changed by less than bf16 shows.
+TEST(StoreDtypes, MastersOfCopiesAreCompared) {
+  for (int zero = 0; zero <= 3; ++zero) {
+    comm::run_ranks(4, [&](comm::Communicator& comm) {
+      const auto sharded = comm.split(comm.rank() / 2, comm.rank());
+      const auto copies = comm.split(comm.rank() % 2, comm.rank());
+      const Replicas replicas{.sharded = sharded.get(), .zero = zero, .copies = copies.get()};
+      Store store(ThreeUnits(), 7, replicas, kBf16);
+      {
+        const at::NoGradGuard no_grad;
+        for (const Piece& piece : store.pieces()) piece.value.fill_(1);
+        store.gather_values();
+        expect_equal_replicas(replicas, store, 1);
+        if (comm.rank() / 2 == 1) {
+          for (const Piece& piece : store.pieces()) piece.value.add_(0x1p-20);
+        }
+      }
+      store.gather_values();
+      EXPECT_THAT([&] { expect_equal_replicas(replicas, store, 2); },
+                  testing::ThrowsMessage<InvalidArgument>(
+                      testing::HasSubstr("of rank 1 differs from that of rank 0 after step 2")))
+          << zero;
     });
   }
 }
