@@ -63,12 +63,12 @@ struct SequenceShape {
 /// seq_len in number, and every token and label is in the vocabulary.
 Sequence checked_sequence(const Data& data, std::int64_t index, const SequenceShape& shape);
 
+/// The same of data.parts(index), or of data.at(index) where there are no parts. Of parts rows()
+/// checks the fields, their lengths and words as it reads them.
+SequenceParts checked_parts(const Data& data, std::int64_t index, const SequenceShape& shape);
+
 /// Whether the mask of this text, as sequence_mask() reads it, depends on the documents.
 bool reads_documents(std::string_view mask);
-
-/// The same of data.parts(index), or of data.at(index) where there are no parts: rows() checks the
-/// fields, their lengths and words as it reads them.
-SequenceParts checked_parts(const Data& data, std::int64_t index, const SequenceShape& shape);
 
 /// The mask of a sequence with these documents. `text` is `documents[:within=..]`, which takes the
 /// lengths given here, or any mask of plan::parse_mask over the whole sequence.

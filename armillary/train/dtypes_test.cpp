@@ -138,6 +138,55 @@ TEST(Dtypes, StagesInBf16HaveTheSameBits) {
   }
 }
 
+// Checkpoints have the masters, so a stage goes on where another ended.
+TEST(Dtypes, Bf16GoesOnAtAnotherStage) {
+  const ScratchFolder folder;
+  Recipe recipe = with_dtypes({"float32", "bfloat16", "bfloat16"});
+  recipe.training.steps = 4;
+  recipe.lr_scheduler.warmup_steps = 1;
+  recipe.lr_scheduler.decay_ratio = 0;  // so that rates do not depend on the number of steps
+  recipe.parallelism.data_parallel_shard_degree = 2;
+  recipe.parallelism.zero = 3;
+  const std::vector<StepMetrics> whole = run(recipe);
+  recipe.job.dump_folder = folder.path("run");
+  recipe.checkpoint.enable = true;
+  Recipe half = recipe;
+  half.training.steps = 2;
+  half.parallelism.zero = 0;
+  std::vector<StepMetrics> steps = run(half);
+  train(recipe, words(recipe.training.seq_len),
+        {.on_step = [&](const StepMetrics& metrics) { steps.push_back(metrics); }, .resume = true});
+  ASSERT_EQ(steps.size(), 4U);
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].loss, whole[i].loss) << i;
+    EXPECT_EQ(steps[i].grad_norm, whole[i].grad_norm) << i;
+  }
+}
+
+// Tables, norms and matrices of bf16 that ranks along tp share.
+TEST(Dtypes, Bf16OnAMeshIsNearOneRank) {
+  for (const bool tied : {false, true}) {
+    Recipe recipe = with_dtypes({"float32", "bfloat16"});
+    recipe.model.name = "llama";
+    recipe.model.enable_weight_tying = tied;
+    recipe.training.steps = 5;
+    const std::vector<StepMetrics> one = run(recipe);
+    recipe.training.check_replicas = 1;
+    recipe.parallelism.context_parallel_degree = 2;
+    recipe.parallelism.tensor_parallel_degree = 2;
+    for (const int zero : {1, 3}) {
+      recipe.parallelism.zero = zero;
+      const std::vector<StepMetrics> mesh = run(recipe);
+      ASSERT_EQ(mesh.size(), 5U);
+      for (std::size_t i = 0; i < mesh.size(); ++i) {
+        EXPECT_NEAR(mesh[i].loss, one[i].loss, 0.01 * one[i].loss) << tied << ' ' << zero;
+        EXPECT_NEAR(mesh[i].grad_norm, one[i].grad_norm, 0.05 * one[i].grad_norm)
+            << tied << ' ' << zero;
+      }
+    }
+  }
+}
+
 TEST(Dtypes, GradientsThatTravelInBf16CostARounding) {
   Recipe recipe = with_dtypes({});
   recipe.training.steps = 5;

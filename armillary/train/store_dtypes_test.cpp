@@ -27,15 +27,16 @@ constexpr Dtypes kFp64{at::kDouble, at::kDouble, at::kDouble};
 constexpr Dtypes kBf16{at::kFloat, at::kBFloat16, at::kFloat};
 constexpr Dtypes kBf16Sums{at::kFloat, at::kBFloat16, at::kBFloat16};
 
-/// The gradients of all ranks by name and first row, after one pass on each of which rank r has r +
-/// 1 times the loss.
+/// The gradients of all ranks by name and first row, after passes of which rank r has r + 1 times
+/// the loss.
 std::map<std::pair<std::string, std::int64_t>, at::Tensor> rows_of_gradients(int world, int zero,
-                                                                             const Dtypes& dtypes) {
+                                                                             const Dtypes& dtypes,
+                                                                             int passes = 1) {
   std::map<std::pair<std::string, std::int64_t>, at::Tensor> rows;
   comm::run_ranks(world, [&](comm::Communicator& comm) {
     ThreeUnits model;
     Store store(model, 7, {.sharded = &comm, .zero = zero}, dtypes);
-    train_on(store, model, comm.rank() + 1, 1);
+    train_on(store, model, comm.rank() + 1, passes);
     // Ranks write one after the other.
     for (int rank = 0; rank < world; ++rank) {
       comm::barrier(comm);
@@ -84,6 +85,21 @@ TEST(StoreDtypes, StagesHaveTheSameBits) {
         EXPECT_EQ(row.scalar_type(), dtypes.master);
         EXPECT_TRUE(at::equal(rows.at(place), row)) << place.first << ' ' << place.second;
       }
+    }
+  }
+}
+
+// Stages 0 and 1 have one sum of all passes, the others a sum of each.
+TEST(StoreDtypes, SumsOfSeveralPassesAddUp) {
+  const auto wide = rows_of_gradients(3, 0, kBf16, 2);
+  const auto zero2 = rows_of_gradients(3, 2, kBf16Sums, 2);
+  for (int zero = 0; zero <= 3; ++zero) {
+    const auto rows = rows_of_gradients(3, zero, kBf16Sums, 2);
+    ASSERT_EQ(rows.size(), wide.size());
+    for (const auto& [place, row] : wide) {
+      EXPECT_TRUE(rows.at(place).allclose(row, 0.02, 1e-3)) << zero << ' ' << place.first;
+      if (zero < 3) continue;
+      EXPECT_TRUE(at::equal(rows.at(place), zero2.at(place))) << place.first;
     }
   }
 }

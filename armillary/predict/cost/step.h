@@ -124,8 +124,9 @@ struct StepMemory {
   /// Kept from forward to backward by the microbatches under way; of forward alone those of one
   /// layer, and K and V that prefill keeps.
   double activations = 0;
-  double transient = 0;   ///< Beside them for a while, for one microbatch; of prefill logits.
-  double gathered = 0;    ///< Whole parameters and gradients of units, where ranks divide them.
+  double transient = 0;  ///< Beside them for a while, for one microbatch; of prefill logits.
+  /// Whole parameters and gradients of units, where ranks divide them, and rounded gradients.
+  double gathered = 0;
   double checkpoint = 0;  ///< Copy of a rank's share of a checkpoint, of a trainer that saves.
   double total() const {
     return parameters + gradients + optimizer + gathered + attention + activations + transient +
