@@ -33,6 +33,7 @@
 #include "armillary/train/attend_over_ranks.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
+#include "armillary/train/dtypes.h"
 #include "armillary/train/one_device.h"
 #include "armillary/train/same_recipe.h"
 #include "armillary/train/store.h"
@@ -95,17 +96,16 @@ struct Start {
   std::int64_t seed = 0;
   std::string folder;
   model::ModelOptions options;
-  at::ScalarType dtype = at::kFloat;
 };
 
-/// A replica of the model and its parameters, in one place.
+/// A replica of the model and its parameters, in one place, in the dtypes of a run.
 class Replica {
  public:
-  Replica(std::unique_ptr<model::Model> model, ModelPlace place, const Start& start)
+  Replica(std::unique_ptr<model::Model> model, ModelPlace place, const Start& start,
+          const Dtypes& dtypes)
       : model_(std::move(model)),
         place_(std::move(place)),
-        store_(*model_, start.seed, {},
-               {.master = start.dtype, .param = start.dtype, .reduce = start.dtype}) {
+        store_(*model_, start.seed, {}, dtypes) {
     if (!start.folder.empty()) load_parameters(start.folder, start.options, store_);
   }
 
@@ -286,11 +286,12 @@ class ModelCheck {
                                 })),
         mask_(sequence_mask(recipe.parallelism.mask, sequence_.documents)),
         visible_SS_(visible_pairs(mask_)),
-        start_{recipe.training.seed, init_from, recipe.model, dtypes_of(recipe.training).master},
+        start_{recipe.training.seed, init_from, recipe.model},
         ours_(made_together(comm,
                             [&] {
                               return std::make_unique<Replica>(make_model(recipe),
-                                                               place_over_ranks(), start_);
+                                                               place_over_ranks(), start_,
+                                                               dtypes_of(recipe.training));
                             })),
         comparison_(comm, names_of(ours_->store().pieces()), mine_L_) {
     comm::run_together(comm, [&] {
@@ -345,7 +346,7 @@ class ModelCheck {
     recipe.training.mixed_precision_param = dtype;
     Replica replica(make_model_(recipe),
                     {at::arange(mask_.q_len()), model::Attends(attend_on_one_device(visible_SS_))},
-                    start_);
+                    start_, dtypes_of(recipe.training));
     RunResult result = replica.run(sequence_);
     result.gradients = replica.gradients();
     return result;
