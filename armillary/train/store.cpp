@@ -322,9 +322,12 @@ void Store::release(int unit) {
 
 void Store::zero_gradients() {
   for (Unit& unit : units_) {
-    unit.own_gradients.zero_();
     unit.has_sum = false;
-    if (zero_ < 2) unit.gradients.clear();
+    if (zero_ < 2) {
+      unit.gradients.clear();  // own_gradients are a view of them
+    } else {
+      unit.own_gradients.zero_();
+    }
   }
 }
 
