@@ -114,6 +114,7 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   recording_.begin_step(step);
   recording_.set_activity({.name = "reading data"});
   std::vector<Microbatch>& batch = batch_ = std::move(next_batch_);
+  expect_same_batch();
   if (step < recipe_.training.steps) read_ahead(step + 1);
 
   // Forward and backward of each microbatch; the loss is a mean over the targets of all of them.
@@ -174,6 +175,14 @@ std::vector<Microbatch> RankTrainer::read_batch(std::int64_t step) const {
         read_microbatch(data_, i, model_, recipe_, {attention_, comm_.rank(), comm_.world()}));
   }
   return batch;
+}
+
+// Attention compares the sequences along cp; along tp nothing else would.
+void RankTrainer::expect_same_batch() const {
+  if (!tensor_parallel_) return;
+  std::uint64_t digest = 0;
+  for (const Microbatch& task : batch_) digest = digest * 31 + task.digest;
+  expect_same_data(*groups_.replicas().tp, digest, "sequences");
 }
 
 // Reads the training batch of the next step. Its plans are proved beside this step: packed

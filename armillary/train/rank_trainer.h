@@ -84,6 +84,8 @@ class RankTrainer {
  private:
   /// The microbatches of a step that this rank reads.
   std::vector<Microbatch> read_batch(std::int64_t step) const;
+  /// Throws on every rank along tp if they read different sequences. Collective.
+  void expect_same_batch() const;
   void read_ahead(std::int64_t step);
   void rehearse(const Microbatch& task);
   /// Whether this rank counts the sequences that it reads; others share them.

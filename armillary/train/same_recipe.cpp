@@ -76,4 +76,16 @@ void expect_same_parameters(comm::Communicator& comm, const proof::Digest& mine)
       other - all.begin());
 }
 
+void expect_same_data(comm::Communicator& comm, std::uint64_t mine, std::string_view what) {
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(comm.world()));
+  comm::all_gather(comm, std::as_bytes(std::span(&mine, 1)),
+                   std::as_writable_bytes(std::span(all)));
+  const auto other = std::ranges::find_if(all, [&](std::uint64_t one) { return one != all[0]; });
+  if (other == all.end()) return;
+  comm::meet(comm);
+  fail<InvalidArgument>(
+      "train: rank {} read other {} than rank 0; the same data on all ranks are required",
+      other - all.begin(), what);
+}
+
 }  // namespace armillary::train

@@ -1,7 +1,9 @@
-// same_recipe.h: compares the recipes and the parameters of all ranks before a run begins.
+// same_recipe.h: compares what ranks must share: recipes, parameters and data.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
@@ -19,5 +21,10 @@ void expect_same_settings(comm::Communicator& comm, std::vector<std::string> lin
 /// begin apart never meet. Collective. @throws InvalidArgument on every rank that names the first
 /// rank that differs from rank 0. Cost: one all_gather of 16 bytes a rank.
 void expect_same_parameters(comm::Communicator& comm, const proof::Digest& mine);
+
+/// Returns if all ranks of `comm` read the same `what`, by its digest (SequenceParts::digest).
+/// Collective. @throws InvalidArgument on every rank that names the first rank that differs from
+/// rank 0. Cost: one all_gather of 8 bytes a rank.
+void expect_same_data(comm::Communicator& comm, std::uint64_t mine, std::string_view what);
 
 }  // namespace armillary::train

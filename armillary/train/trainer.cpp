@@ -187,6 +187,11 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
       }
       model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
     });
+    std::uint64_t digest = 0;
+    comm::run_together(comm, [&] {
+      digest = checked_parts(data, 0, {recipe.training.seq_len, model.fields()}).digest;
+    });
+    expect_same_data(comm, digest, "data");
     plan::step::StepShape shape;
     comm::run_together(comm, [&] {
       shape = step_shape_of(model, mesh.shape(), recipe.parallelism, recipe.training);

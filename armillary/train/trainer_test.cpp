@@ -329,17 +329,18 @@ TEST(Train, RanksHaveAsManyThreadsAsTheRecipeSays) {
 /// Data with a vocabulary of its own; its third sequence is `broken`.
 class OwnData : public Data {
  public:
-  OwnData(std::int64_t vocab_size, Sequence broken)
-      : vocab_size_(vocab_size), broken_(std::move(broken)) {}
+  OwnData(std::int64_t vocab_size, Sequence broken, std::int64_t which = 2)
+      : vocab_size_(vocab_size), broken_(std::move(broken)), which_(which) {}
   std::int64_t vocab_size() const override { return vocab_size_; }
   Sequence at(std::int64_t index) const override {
-    if (index == 2) return broken_;
+    if (index == which_) return broken_;
     return sequence_of({1, 2, 3}, {2, 3, model::kIgnoredLabel}, {3});
   }
 
  private:
   std::int64_t vocab_size_;
   Sequence broken_;
+  std::int64_t which_;
 };
 
 TEST(Train, DataThatDoNotFitAreRefusedBeforeTheirStep) {
@@ -366,25 +367,26 @@ TEST(Train, DataThatDoNotFitAreRefusedBeforeTheirStep) {
   EXPECT_EQ(steps, 1);  // the batch of step 3 is read in step 2
 }
 
-/// The texts of the InvalidArgument with which each of three ranks ends, of which rank 1 has
-/// `broken` as its third sequence.
-std::vector<std::string> texts_of_ranks(const Sequence& broken) {
+/// The texts of the InvalidArgument with which each rank ends, of which rank 1 has `broken` as its
+/// sequence number `which`.
+std::vector<std::string> texts_of_ranks(const Sequence& broken, const MeshShape& mesh = {.cp = 3},
+                                        std::int64_t which = 2) {
   Recipe recipe = small_recipe();
   recipe.training.seq_len = 3;
-  recipe.training.global_batch_size = 1;
+  recipe.training.global_batch_size = mesh.dp;
   const Sequence good = sequence_of({1, 2, 3}, {2, 3, model::kIgnoredLabel}, {3});
-  std::vector<std::string> texts(3);
+  std::vector<std::string> texts(static_cast<std::size_t>(mesh.ranks()));
   const auto body = [&](comm::Communicator& comm) {
     const std::unique_ptr<model::Model> model = make_model(recipe);
-    const OwnData data(4, comm.rank() == 1 ? broken : good);
+    const OwnData data(4, comm.rank() == 1 ? broken : good, which);
     try {
-      train(comm::Mesh(comm, {.cp = 3}), *model, data, recipe, {});
+      train(comm::Mesh(comm, mesh), *model, data, recipe, {});
     } catch (const InvalidArgument& error) {
       texts[comm.rank()] = error.what();
       throw;
     }
   };
-  EXPECT_THROW(comm::run_ranks(3, body, {.timeout_s = 20}), InvalidArgument);
+  EXPECT_THROW(comm::run_ranks(mesh.ranks(), body, {.timeout_s = 20}), InvalidArgument);
   return texts;
 }
 
@@ -399,6 +401,23 @@ TEST(Train, DataOfOneRankThatDifferEndAllWithBothTexts) {
       texts_of_ranks(sequence_of({1, 2, 2}, {2, 2, model::kIgnoredLabel}, {3})),
       testing::Each(testing::ContainsRegex("attention: rank [012] was asked for sequence=#.*, rank "
                                            "[012] for sequence=#.*; ranks hold different")));
+}
+
+// Along tp no call of attention compares them.
+TEST(Train, DataOfOneRankAlongTpThatDifferEndAll) {
+  EXPECT_THAT(
+      texts_of_ranks(sequence_of({1, 2, 2}, {2, 2, model::kIgnoredLabel}, {3}), {.tp = 2}),
+      testing::Each("train: rank 1 read other sequences than rank 0; the same data on all ranks "
+                    "are required"));
+}
+
+TEST(Train, DataThatDifferFromTheStartEndAll) {
+  for (const MeshShape& mesh : {MeshShape{.dp = 2}, MeshShape{.tp = 2}}) {
+    EXPECT_THAT(
+        texts_of_ranks(sequence_of({1, 2, 2}, {2, 2, model::kIgnoredLabel}, {3}), mesh, 0),
+        testing::Each(
+            "train: rank 1 read other data than rank 0; the same data on all ranks are required"));
+  }
 }
 
 }  // namespace
