@@ -97,10 +97,10 @@ TEST(StepPeak, ASumOfThePassBeforeIsUnderWay) {
   EXPECT_EQ(step_peak(cost, pass).gathered, 2 * 70);
   pass.sum_before = 3;
   EXPECT_EQ(step_peak(cost, pass).gathered, 2 * 70 + 3 * 500);
-  // Its backward adds to a tied table, whose sum has ended by then.
+  // It has ended where backward begins.
   cost.bytes.loss.clear();
   cost.bytes.last_unit = {{.weights = 100000}};
-  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (70 + 1000) + 4 * 70 + 3 * 500);
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (70 + 1000) + 4 * 70);
   cost.tied = true;
   EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (70 + 1000 + 500) + 4 * (70 + 500));
 }
