@@ -1,10 +1,13 @@
-// The rules in order: the words, those of the machine with `shards`, the caller's tiles and bytes,
-// then the run on types in an order of actions that respects every wait.
+// The rules in order: the words, those of the machine with `shards`, the order of joint ops, the
+// caller's tiles and bytes, then the run on types in an order of actions that respects every wait.
 #include "armillary/plan/step/check_step.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/plan/program/check.h"
@@ -49,6 +52,37 @@ void check_shards(const StepTables& tables, const RankProgram& program, int i,
     if (!text) continue;
     diagnostics.add(program.rank, i, "shards", "shows {}; {}", describe(program, view), *text);
     return;
+  }
+}
+
+/// A joint op of a rank.
+struct JointPlace {
+  Rank rank = 0;
+  int op = 0;
+  Lane lane = 0;
+};
+
+/// Rule `lanes`. The machine has matched the ops of a group lane by lane, so all of its ranks have
+/// as many, and lanes tell them apart.
+void check_lanes(const World& world, Diagnostics& diagnostics) {
+  using ByGroup = std::map<std::vector<Rank>, std::vector<JointPlace>>;
+  ByGroup models;  // The first rank of each group.
+  for (const RankProgram& program : world.ranks) {
+    ByGroup mine;
+    for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
+      const Op& op = program.ops[i];
+      if (!step_words()[op.kind].joint) continue;
+      mine[program.groups[op.peer]].push_back({program.rank, i, op.lane});
+    }
+    for (const auto& [group, ops] : mine) {
+      const std::vector<JointPlace>& model = models.try_emplace(group, ops).first->second;
+      const auto [other, own] =
+          std::ranges::mismatch(model, ops, {}, &JointPlace::lane, &JointPlace::lane);
+      if (own == ops.end()) continue;
+      diagnostics.add(program.rank, own->op, "lanes",
+                      "is on lane {}; rank {} comes to one of lane {} here, its op {}", own->lane,
+                      other->rank, other->lane, other->op);
+    }
   }
 }
 
@@ -105,6 +139,7 @@ std::vector<Diagnostic> check_step(const World& world, const StepShape& shape, i
         check_shards(tables, program, op, faults);
       });
   if (!actions) return diagnostics.take();
+  check_lanes(world, diagnostics);
   for (const RankProgram& program : world.ranks) check_storage(tables, program, diagnostics);
   if (!diagnostics.empty()) return diagnostics.take();
   // Meaning.

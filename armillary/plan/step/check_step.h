@@ -7,6 +7,8 @@
 //
 //   well_formed, zero_copy, match, order   those of the machine (plan/program/check.h): no hazard,
 //              no deadlock
+//   lanes      ranks of a group come to its joint ops in one order, also where lanes differ: all of
+//              them go over one communicator
 //   caller     inputs and outputs are those of the shape (storage.h), and lie where they should
 //   bytes      what rests on a rank is what its stage of ZeRO says, to the byte
 //   shards     ops show whole units or the rank's own shard; collectives of shards go over the

@@ -204,6 +204,20 @@ TEST(Step, SumsOverTpThenReplicasThenCopies) {
   EXPECT_THAT(sums, testing::ElementsAre("sharers", "tp, sharers", "dp", "copies"));
 }
 
+/// A gather and a sum of one group change places on one rank: lanes keep their orders, but both go
+/// over one communicator.
+TEST(Step, RanksComeToTheOpsOfAGroupInOneOrder) {
+  const auto swap = [](StepProgram& step) {
+    std::vector<Op>& ops = step.ranks[1].ops;
+    const auto sum =
+        std::ranges::find_if(ops, [](const Op& op) { return op.kind == StepOp::ReduceScatter; });
+    ASSERT_TRUE(sum[1].kind == StepOp::Gather);
+    std::iter_swap(sum, sum + 1);
+  };
+  EXPECT_THAT(fault_of(small_step({.cp = 2}, 3, 1, false), swap),
+              HasSubstr("lanes: is on lane 1; rank 0 comes to one of lane 2 here, its op "));
+}
+
 /// A sum of KV heads over all of tp counts those of other heads.
 TEST(Step, ASumOverRanksWithOtherValuesIsRefused) {
   StepShape shape = small_step({.tp = 4}, 0, 1, false);
