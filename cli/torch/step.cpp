@@ -2,12 +2,11 @@
 // may be broken on purpose first, to show that the proof finds it.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "armillary/core/count_text.h"
@@ -55,16 +54,12 @@ void print_step(const StepFlags& flags) {
 
 /// The mutant of this number. @throws InvalidArgument if there are not so many.
 plan::step::StepMutant mutant_of(const plan::step::StepProgram& step, const std::string& number) {
-  const std::int64_t index = parse_integer("--break", number, {0});
-  std::optional<plan::step::StepMutant> result;
-  std::int64_t count = 0;
-  for_each_mutant(step, [&](const plan::step::StepMutant& mutant) {
-    if (count++ == index) result = mutant;
-  });
-  if (!result) {
+  const std::int64_t place = parse_integer("--break", number, {0});
+  const int count = count_mutants(step);
+  if (place >= count) {
     fail<InvalidArgument>("--break: {} given; one from 0 to {} is required", number, count - 1);
   }
-  return *std::move(result);
+  return mutant_at(step, static_cast<int>(place));
 }
 
 /// Prints the place of the first fault. Returns the exit code.
@@ -78,9 +73,11 @@ int print_faults(const StepFlags& flags, const plan::step::StepShape& shape,
   return kFailed;
 }
 
-/// Proves the broken step. Returns the exit code.
-int verify_mutant(const StepFlags& flags, const plan::step::StepShape& shape) {
-  const plan::step::StepProgram step = plan::step::build_step(shape);
+/// Proves the broken step, of a large mesh that of the smallest one that is alike. Returns the exit
+/// code.
+int verify_mutant(const StepFlags& flags, const plan::step::StepShape& of_recipe) {
+  const plan::step::StepProgram step = plan::step::build_step(smallest_alike(of_recipe));
+  const plan::step::StepShape& shape = step.tables.shape();
   const plan::step::StepMutant mutant = mutant_of(step, flags.mutant);
   fmt::print("broken: {}\n", to_string(mutant, step));
   const plan::World world{step.measures, mutant.ranks};

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "armillary/core/error.h"
@@ -81,7 +82,9 @@ class StepMutants {
   StepMutants(const StepProgram& step, const std::function<void(const StepMutant&)>& visit)
       : step_(step), visit_(visit) {}
 
-  void visit_all() {
+  /// Makes all mutants, or the one at this place alone. Returns how many there are.
+  int visit_all(std::optional<int> place = {}) {
+    place_ = place;
     const RankProgram& first = step_.ranks.front();
     for (int i = 0; i < static_cast<int>(first.ops.size()); ++i) {
       const Op& op = first.ops[i];
@@ -94,9 +97,16 @@ class StepMutants {
       if (op.kind == StepOp::Update) on_one(StepMutation::UpdateLeftOut, i, erase);
     }
     add_norm_sum();
+    return count_;
   }
 
  private:
+  /// Counts a mutant; true if it is to be made.
+  bool takes_next() {
+    const int place = count_++;
+    return !place_ || *place_ == place;
+  }
+
   using Change = std::function<void(RankProgram& program, int op)>;
 
   static void erase(RankProgram& program, int op) { program.ops.erase(program.ops.begin() + op); }
@@ -108,6 +118,7 @@ class StepMutants {
 
   /// Changes op `i` of rank 0 and the same op of all other ranks.
   void on_all(StepMutation mutation, int i, const Change& change) {
+    if (!takes_next()) return;
     StepMutant mutant{mutation, 0, i, step_.ranks};
     for (RankProgram& program : mutant.ranks) {
       change(program, same_op(step_.ranks.front(), i, program));
@@ -117,6 +128,7 @@ class StepMutants {
 
   /// Changes the op on one rank that has it.
   void on_one(StepMutation mutation, int i, const Change& change) {
+    if (!takes_next()) return;
     auto rank = static_cast<Rank>(static_cast<std::size_t>(i) % step_.ranks.size());
     int op = same_op(step_.ranks.front(), i, step_.ranks[rank]);
     if (op < 0) {
@@ -158,6 +170,7 @@ class StepMutants {
       if (step_.tables.tp_index(program.rank) != 1) continue;
       const int op = same_op(first, i, program);
       if (op < 0 || program.ops[op].views[NormOperand::kGrad].blocks == all) return;
+      if (!takes_next()) return;
       StepMutant mutant{StepMutation::NormOnAllRanks, program.rank, op, step_.ranks};
       mutant.ranks[program.rank].ops[op].views[NormOperand::kGrad].blocks = all;
       return visit_(mutant);
@@ -168,7 +181,7 @@ class StepMutants {
   void add_norm_sum() {
     const StepTables& tables = step_.tables;
     const AxisSet axes = tables.copies_axis() | (tables.zero() > 0 ? 0 : tables.replica_axes());
-    if (axes == 0) return;
+    if (axes == 0 || !takes_next()) return;
     StepMutant mutant{StepMutation::NormOnAllRanks, 0, 0, step_.ranks};
     const auto group = std::ranges::find(tables.axis_sets(), axes);
     for (RankProgram& program : mutant.ranks) {
@@ -186,6 +199,8 @@ class StepMutants {
 
   const StepProgram& step_;
   const std::function<void(const StepMutant&)>& visit_;
+  std::optional<int> place_;
+  int count_ = 0;
 };
 
 }  // namespace
@@ -206,6 +221,21 @@ std::string to_string(const StepMutant& mutant, const StepProgram& step) {
 void for_each_mutant(const StepProgram& step,
                      const std::function<void(const StepMutant& mutant)>& visit) {
   StepMutants(step, visit).visit_all();
+}
+
+int count_mutants(const StepProgram& step) {
+  const std::function<void(const StepMutant&)> none;
+  return StepMutants(step, none).visit_all(-1);
+}
+
+StepMutant mutant_at(const StepProgram& step, int place) {
+  std::optional<StepMutant> result;
+  const std::function<void(const StepMutant&)> keep = [&](const StepMutant& mutant) {
+    result = mutant;
+  };
+  StepMutants(step, keep).visit_all(place);
+  ARMILLARY_CHECK(result);
+  return *std::move(result);
 }
 
 }  // namespace armillary::plan::step

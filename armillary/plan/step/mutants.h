@@ -36,8 +36,11 @@ struct StepMutant {
 std::string to_string(const StepMutant& mutant, const StepProgram& step);
 
 /// Every mutant of a step, one after the other; none of them is a step. Changes of one rank take
-/// turns: op i is changed on rank i % world.
+/// turns: op i is changed on rank i % world. Cost: a copy of the step for each.
 void for_each_mutant(const StepProgram& step,
                      const std::function<void(const StepMutant& mutant)>& visit);
+/// Their number, and one of them by its place. Cost: O(ops).
+int count_mutants(const StepProgram& step);
+StepMutant mutant_at(const StepProgram& step, int place);
 
 }  // namespace armillary::plan::step

@@ -45,6 +45,17 @@ TEST(StepMutants, OfGroupedAxesAreCaught) {
 INSTANTIATE_TEST_SUITE_P(All, StepMutantsOnMesh,
                          testing::Range(std::size_t{0}, small_meshes().size()));
 
+TEST(StepMutants, AreFoundByTheirPlace) {
+  const StepProgram step = build_step(small_step({.dp = 2, .tp = 2}, 1, 2, true));
+  int place = 0;
+  for_each_mutant(step, [&](const StepMutant& mutant) {
+    const StepMutant found = mutant_at(step, place++);
+    EXPECT_EQ(to_string(found, step), to_string(mutant, step));
+    EXPECT_EQ(found.ranks, mutant.ranks) << to_string(mutant, step);
+  });
+  EXPECT_EQ(count_mutants(step), place);
+}
+
 TEST(StepMutants, AreOfAllKindsAndShown) {
   std::set<std::string> kinds;
   for (const int zero : {0, 1, 3}) {
