@@ -260,17 +260,10 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   for (PolicyCost& policy : result.policies) {
     policy.more_flops =
         cost::flops_again(cost, policy.policy, tokens_of_step(recipe), result.visible_pairs);
-    // The sequences of a microbatch are one sequence, and passes follow each other.
-    cost::StepMemory memory = cost::step_memory(
-        {.model = cost,
-         .seq = recipe.training.seq_len * recipe.training.local_batch_size,
-         .batch = microbatches},
-        {.mesh = {.cp = static_cast<int>(division.shares()), .tp = division.mesh.tp},
-         .zero = division.zero,
-         .recompute = policy.policy,
-         .reshard_after_forward = division.reshards},
-        result.memory.attention, parameter_bytes(division, dtypes),
-        static_cast<double>(most_tokens));
+    cost::StepMemory memory = memory_of(recipe, cost,
+                                        {.policy = policy.policy,
+                                         .slot_bytes = result.memory.attention,
+                                         .tokens = static_cast<double>(most_tokens)});
     policy.activation_bytes = static_cast<std::int64_t>(memory.activations + memory.transient);
     policy.kept_inputs = cost::kept_bytes(cost, policy.policy, 1) /
                          static_cast<double>(std::max<std::int64_t>(cost.bytes.input, 1));
@@ -284,6 +277,21 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   }
   result.tensor_sent_bytes = tensor_sent_bytes(division, recipe, cost, microbatches * most_tokens);
   return result;
+}
+
+// The sequences of a microbatch are one sequence, and passes follow each other.
+cost::StepMemory memory_of(const Recipe& recipe, const cost::ModelCost& cost,
+                           const PassLoad& load) {
+  const Division division(recipe.parallelism);
+  return cost::step_memory(
+      {.model = cost,
+       .seq = recipe.training.seq_len * recipe.training.local_batch_size,
+       .batch = microbatches_of(division.mesh, recipe.training)},
+      {.mesh = {.cp = static_cast<int>(division.shares()), .tp = division.mesh.tp},
+       .zero = division.zero,
+       .recompute = load.policy,
+       .reshard_after_forward = division.reshards},
+      load.slot_bytes, parameter_bytes(division, dtypes_of(recipe.training)), load.tokens);
 }
 
 std::string describe(const Recipe& recipe, const Estimate& estimate) {

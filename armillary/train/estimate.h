@@ -64,6 +64,17 @@ Estimate estimate(const Recipe& recipe, const Data& data);
 /// The same for a model that no recipe can name, by its Model::cost().
 Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data& data);
 
+/// A pass of a microbatch, on the rank that has most.
+struct PassLoad {
+  cost::Recompute policy = cost::Recompute::None;
+  double slot_bytes = 0;  ///< Of attention.
+  double tokens = 0;      ///< Of all sequences of the microbatch.
+};
+
+/// Memory of a step of a recipe on that rank, without the copy for a checkpoint: that of
+/// estimate().
+cost::StepMemory memory_of(const Recipe& recipe, const cost::ModelCost& cost, const PassLoad& load);
+
 /// The estimate as several lines for a reader, and as one JSON object.
 std::string describe(const Recipe& recipe, const Estimate& estimate);
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate);

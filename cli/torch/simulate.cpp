@@ -10,16 +10,19 @@
 #include <string>
 #include <vector>
 
+#include "armillary/core/checked.h"
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/user_text.h"
 #include "armillary/model/recompute.h"
-#include "armillary/plan/step/storage.h"
+#include "armillary/plan/step/step_program.h"
+#include "armillary/plan/step/words.h"
 #include "armillary/predict/cost/step_timeline.h"
 #include "armillary/predict/sim/engine.h"
 #include "armillary/predict/sim/group_share.h"
 #include "armillary/train/data.h"
 #include "armillary/train/dtypes.h"
+#include "armillary/train/estimate.h"
 #include "armillary/train/recipe_parts.h"
 #include "armillary/train/step_shape.h"
 #include "cli/output_file.h"
@@ -73,8 +76,10 @@ RecipeStep read_step(const RecipeSimulateFlags& flags) {
   step.rates.gradient_bytes = static_cast<double>(c10::elementSize(dtypes.reduce));
   if (step.cluster.devices_per_node % mesh.tp != 0) {
     fail<InvalidArgument>(
-        "simulate: parallelism.tensor_parallel_degree = {} on nodes of {}; a divisor is required",
-        mesh.tp, count_of(step.cluster.devices_per_node, "device"));
+        "simulate: parallelism.tensor_parallel_degree = {} on nodes of {}; a divisor is required; "
+        "nearest: {}",
+        mesh.tp, count_of(step.cluster.devices_per_node, "device"),
+        nearest_divisor(step.cluster.devices_per_node, mesh.tp));
   }
   return step;
 }
@@ -124,6 +129,18 @@ std::vector<plan::Rank> ranks_along_tp(const plan::step::StepTables& tables) {
   return ranks;
 }
 
+/// The programs of these ranks; those of others are left empty.
+plan::step::StepProgram programs_along_tp(const plan::step::StepShape& shape) {
+  const plan::step::StepTables tables(shape);
+  plan::step::StepProgram step{.tables = tables, .measures = step_measures(tables), .ranks = {}};
+  const std::vector<plan::Rank> ranks = ranks_along_tp(tables);
+  step.ranks.resize(static_cast<std::size_t>(ranks.back()) + 1);
+  for (const plan::Rank rank : ranks) {
+    step.ranks.at(rank) = rank_program(step.tables, step.measures, rank);
+  }
+  return step;
+}
+
 /// The answer: times of the rank that ends last, memory of the one that needs most.
 struct StepAnswer {
   cost::StepTimeline timeline;
@@ -134,18 +151,20 @@ struct StepAnswer {
   double tokens_per_s = 0;
 };
 
-/// Bytes of a rank: what rests, activations, attention, and the whole weights and gradients of the
-/// units at work, which a program counts in fp32; weights of bf16 take half of that.
-double peak_bytes(const RecipeStep& step, const plan::step::StepBytes& program,
-                  const std::vector<sim::Timeline>& attention) {
+/// Bytes of the rank that needs most, as a dry run has them.
+double peak_bytes(const RecipeStep& step, const std::vector<sim::Timeline>& attention) {
   std::int64_t slots = 0;
   for (const sim::Timeline& pass : attention) {
     for (const sim::RankTimeline& rank : pass.ranks) slots = std::max(slots, rank.slot_bytes);
   }
-  const cost::StepMemory memory =
-      cost::step_memory(step.work, step.parallelism, static_cast<double>(slots));
-  const double whole = step.parallelism.zero == 3 ? 0.75 : 1;
-  return memory.total() + whole * static_cast<double>(program.peak - program.rest);
+  const train::TrainingOptions& training = step.recipe.training;
+  const std::int64_t tokens =
+      ceil_div(training.seq_len * training.local_batch_size, step.parallelism.mesh.cp);
+  return train::memory_of(step.recipe, step.work.model,
+                          {.policy = step.parallelism.recompute,
+                           .slot_bytes = static_cast<double>(slots),
+                           .tokens = static_cast<double>(tokens)})
+      .total();
 }
 
 StepAnswer simulate_step(const RecipeSimulateFlags& flags, const RecipeStep& step,
@@ -165,9 +184,8 @@ StepAnswer simulate_step(const RecipeSimulateFlags& flags, const RecipeStep& ste
   for (const plan::Rank rank : ranks_along_tp(program.tables)) {
     timelines.push_back(cost::simulate(program, rank, machine));
     if (timelines.back().end_s >= answer.timeline.end_s) answer.timeline = timelines.back();
-    const plan::step::StepBytes bytes = bytes_of(program.tables, program.ranks.at(rank));
-    answer.peak_bytes = std::max(answer.peak_bytes, peak_bytes(step, bytes, passes));
   }
+  answer.peak_bytes = peak_bytes(step, passes);
   answer.tokens_per_s =
       static_cast<double>(step.work.seq * step.work.batch) / answer.timeline.end_s;
   if (!flags.trace.empty()) {
@@ -230,7 +248,7 @@ void print_answer(const RecipeSimulateFlags& flags, const RecipeStep& step,
 void run(const RecipeSimulateFlags& flags) {
   if (!flags.trace.empty()) check_writable("simulate", flags.trace);
   const RecipeStep step = read_step(flags);
-  const plan::step::StepProgram program = plan::step::build_step(train::step_shape_of(
+  const plan::step::StepProgram program = programs_along_tp(train::step_shape_of(
       *train::make_model(step.recipe), step.recipe.parallelism, step.recipe.training));
   const StepAnswer answer = simulate_step(flags, step, program);
   if (flags.json) {

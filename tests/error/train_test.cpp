@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -266,12 +267,20 @@ TEST_F(TrainErrorTest, TheStepOfARecipeIsSimulated) {
   EXPECT_THAT(step.out, AllOf(HasSubstr("tiny.toml on c6: 2 ranks, 6 units, 1 microbatch, ZeRO-3"),
                               HasSubstr("tokens/s"), HasSubstr("exposed messages")));
   EXPECT_TRUE(std::filesystem::exists(trace));
-  EXPECT_THAT(with({"--cluster", "c6", "--json"}).out, HasSubstr("\"exposed_s\":{\"gathers\":"));
+  const std::string json = with({"--cluster", "c6", "--json"}).out;
+  EXPECT_THAT(json, HasSubstr("\"exposed_s\":{\"gathers\":"));
+  // Memory is that of a dry run.
+  words.front() = "train";
+  const auto dry = nlohmann::json::parse(with({"--dry-run", "--json"}).out);
+  const double bytes = dry.at("memory_bytes").at("total").get<double>();
+  EXPECT_NEAR(nlohmann::json::parse(json).at("peak_bytes").get<double>(), bytes, 0.05 * bytes);
+  words.front() = "simulate";
   words.push_back("--set");
   words.push_back("parallelism.tensor_parallel_degree=2");
   const ProgramRun refused = with({"--cluster", "c10"});
   EXPECT_EQ(refused.code, 2);
-  EXPECT_THAT(refused.err, HasSubstr("tensor_parallel_degree = 2 on nodes of 1 device"));
+  EXPECT_THAT(refused.err, HasSubstr("tensor_parallel_degree = 2 on nodes of 1 device; a divisor "
+                                     "is required; nearest: 1"));
 }
 
 TEST_F(TrainErrorTest, TheBatchHasANameOfItsOwn) {
