@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
-#include <set>
 #include <span>
 #include <string_view>
 
@@ -344,17 +343,8 @@ void Store::begin_backward(int unit) {
   count_bytes();
 }
 
-void Store::reduce(int unit, bool is_last) {
-  Unit& of = unit_at(unit);
-  if (of.gradients.count() == 0 || (zero_ < 2 && !is_last)) return;
-  // The memory of two units at most is whole.
-  finish_sum();
-  sum_copies(of);
-  if (zero_ > 0) start_sum(unit);
-}
-
 void Store::start_sum(int unit) {
-  finish_sum();
+  finish_sum();  // The memory of two units at most is whole.
   Unit& of = unit_at(unit);
   GradientSum reduction{.unit = static_cast<std::size_t>(unit), .is_added = of.has_sum};
   const bool is_rounded = dtypes_.reduce != dtypes_.master;
@@ -373,15 +363,6 @@ void Store::start_sum(int unit) {
   count_bytes();
 }
 
-void Store::sum_copies(const Unit& unit) {
-  std::set<int> all;
-  for (const Weight& weight : weights_) {
-    if (weight.copies > 1 && weight.parameter.units.front() == unit.name) all.insert(weight.copies);
-  }
-  const auto number = static_cast<int>(&unit - units_.data());
-  for (const int copies : all) sum_along_tp(number, copies);
-}
-
 // One sum for all gradients that as many ranks share.
 void Store::sum_along_tp(int unit, int copies) {
   const std::string& name = unit_at(unit).name;
@@ -392,7 +373,10 @@ void Store::sum_along_tp(int unit, int copies) {
   }
   const at::Tensor sum = at::cat(parts);
   comm::Communicator& group = copies == tp_ranks(replicas_) ? *replicas_.tp : *shared_.at(copies);
-  comm::all_reduce(group, array_of(sum));
+  {
+    const Waiting waiting(waited_s_);
+    comm::all_reduce(group, array_of(sum));
+  }
   std::int64_t begin = 0;
   for (const at::Tensor& part : parts) {
     part.copy_(sum.narrow(0, begin, part.numel()));
@@ -419,17 +403,6 @@ void Store::finish_sum() {
   }
   if (zero_ >= 2) of.gradients.drop();
   reduction_.reset();
-}
-
-void Store::finish_gradients() {
-  finish_sum();
-  const Waiting waiting(waited_s_);
-  for (const Unit& unit : units_) {
-    if (unit.gradients.count() == 0) continue;
-    if (zero_ == 0 && replicas_.sharded != nullptr)
-      sum_over(*replicas_.sharded, unit.own_gradients);
-    if (replicas_.copies != nullptr) sum_over(*replicas_.copies, unit.own_gradients);
-  }
 }
 
 // In place, in the dtype in which gradients travel.

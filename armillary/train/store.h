@@ -2,8 +2,8 @@
 // by unit, each unit's in flat buffers of its own: a gather or a sum of a unit over ranks is one
 // collective.
 //
-//   use(unit) --> Weights --> forward, release
-//   use, begin_backward(unit) --> backward --> release, reduce     --> finish_gradients
+//   gather, use(unit) --> Weights --> forward, drop_values
+//   begin_backward, use(unit) --> backward --> sum_along_tp, start_sum --> sum_share
 //   pieces()  --> optimizer, norm, checkpoint: they see no units and no model --> gather_values
 //
 // Ranks with the same parameters may divide them (ZeRO, Rajbhandari et al. 2020, arXiv:1910.02054,
@@ -120,12 +120,14 @@ class Store {
   /// Sums those of the unit's gradients that so many ranks along tp have. Collective over these.
   void sum_along_tp(int unit, int copies);
   /// Waits for the sum before, then begins to sum the unit's gradients over the replicas that
-  /// divide them, each rank its share. Stages 1 to 3; collective.
+  /// divide them, each rank its share, in the dtype in which they travel; passes are added in that
+  /// of masters. Stages 1 to 3, at stage 1 once a step; collective.
   void start_sum(int unit);
   /// Waits for the sum that is under way. Stages 2 and 3 give the memory of the whole gradients
   /// back.
   void finish_sum();
-  /// Sums the rank's share of the unit's gradients over ranks that have the same. Collective.
+  /// Sums the rank's share of the unit's gradients over ranks that have the same: at stage 0 all
+  /// replicas, else the copies. Collective.
   void sum_share(int unit, comm::Communicator& group);
   /// Gives the values of the unit's pieces to models, at stages 1 and 2 begins to give them to
   /// those of all ranks. Not at stage 3. Collective.
@@ -136,16 +138,9 @@ class Store {
   void zero_gradients();
   /// Before the backward of a unit, which adds to its gradients.
   void begin_backward(int unit);
-  /// After it: sums the gradients that the unit owns over the ranks along tp that have the same,
-  /// and begins to sum them over the replicas; stages 0 and 1 after the last sequence of a step
-  /// alone. Sums of sequences have the dtype of masters; each sum over replicas is rounded to the
-  /// one in which gradients travel. Collective.
-  void reduce(int unit, bool is_last);
-  /// After the last reduce() of a step: the gradients of pieces are the sums. Collective.
-  void finish_gradients();
   /// Bytes of the gradients of all units, as they travel.
   std::int64_t gradient_bytes() const;
-  /// Between the backward of a unit and its reduce(): the first parameter that it uses whose
+  /// Between the backward of a unit and its first sum: the first parameter that it uses whose
   /// gradient on this rank is not finite; empty if there is none.
   std::string not_finite(int unit) const;
 
@@ -170,8 +165,8 @@ class Store {
   /// The most bytes so far: those at rest, whole values and gradients beside shares, and sums that
   /// are to be added.
   std::int64_t peak_bytes() const { return peak_bytes_ == 0 ? bytes_at_rest() : peak_bytes_; }
-  /// Seconds of this rank, so far, in waits for gathers and in sums over the replicas: what compute
-  /// has not hidden.
+  /// Seconds of this rank, so far, in waits for gathers and sums, and in those sums that block:
+  /// what compute has not hidden.
   double waited_s() const { return waited_s_; }
 
   /// @throws InvalidArgument if a gradient no longer lies in this store's memory, as after
@@ -219,7 +214,6 @@ class Store {
   at::Tensor place_own_values(const Unit& unit) const;
   void start_gather(Unit& unit);
   void wait_for_gather(Unit& unit);
-  void sum_copies(const Unit& unit);
   void count_bytes();
   void sum_over(comm::Communicator& group, const at::Tensor& gradients) const;
 

@@ -36,7 +36,7 @@ std::map<std::pair<std::string, std::int64_t>, at::Tensor> rows_of_gradients(int
   comm::run_ranks(world, [&](comm::Communicator& comm) {
     ThreeUnits model;
     Store store(model, 7, {.sharded = &comm, .zero = zero}, dtypes);
-    train_on(store, model, comm.rank() + 1, passes);
+    train_on(store, model, comm.rank() + 1, passes, {.sharded = &comm});
     // Ranks write one after the other.
     for (int rank = 0; rank < world; ++rank) {
       comm::barrier(comm);

@@ -70,7 +70,7 @@ TEST(StoreZero, GradientsAreThoseOfOneRank) {
           ThreeUnits mine;
           Store store(mine, 7, {.sharded = &comm, .zero = zero});
           EXPECT_EQ(store.digest(), one.digest());
-          train_on(store, mine, comm.rank() + 1, passes);
+          train_on(store, mine, comm.rank() + 1, passes, {.sharded = &comm});
           for (const Piece& piece : store.pieces()) {
             for (const Piece& whole : one.pieces()) {
               if (whole.name != piece.name) continue;
@@ -144,8 +144,9 @@ TEST(StoreZero, CopiesOfAShareAreSummedToo) {
         const auto sharded = comm.split(comm.rank() / 2, comm.rank());
         const auto copies = comm.split(comm.rank() % 2, comm.rank());
         ThreeUnits mine;
-        Store store(mine, 7, {.sharded = sharded.get(), .zero = zero, .copies = copies.get()});
-        train_on(store, mine, comm.rank() + 1, passes);
+        const Replicas replicas{.sharded = sharded.get(), .zero = zero, .copies = copies.get()};
+        Store store(mine, 7, replicas);
+        train_on(store, mine, comm.rank() + 1, passes, replicas);
         for (const Piece& piece : store.pieces()) {
           for (const Piece& whole : one.pieces()) {
             if (whole.name == piece.name) expect_part_of(piece, piece.gradient, whole.gradient);
@@ -184,7 +185,7 @@ TEST(StoreZero, AParameterThatIsUsedLateOrNotHasItsOwnGradientOrNone) {
     comm::run_ranks(2, [&](comm::Communicator& comm) {
       SometimesUsed mine(kPasses);
       Store store(mine, 7, {.sharded = &comm, .zero = zero});
-      train_on(store, mine, 2.0 * (comm.rank() + 1), kPasses);
+      train_on(store, mine, 2.0 * (comm.rank() + 1), kPasses, {.sharded = &comm});
       for (const Piece& piece : store.pieces()) {
         for (const Piece& whole : one.pieces()) {
           if (whole.name == piece.name) expect_part_of(piece, piece.gradient, whole.gradient);
@@ -204,7 +205,7 @@ TEST(StoreZero, EmptySharesAreLegal) {
     comm::run_ranks(29, [&](comm::Communicator& comm) {
       ThreeUnits mine;
       Store store(mine, 7, {.sharded = &comm, .zero = zero});
-      train_on(store, mine, 1, 1);
+      train_on(store, mine, 1, 1, {.sharded = &comm});
       store.gather_values();
       for (const Piece& piece : store.pieces()) {
         owned[static_cast<std::size_t>(comm.rank())] += piece.value.numel();
@@ -235,7 +236,7 @@ TEST(StoreZero, ElementsOnTheWireAreThoseOfTheStage) {
           });
           ThreeUnits model;
           Store store(model, 7, {.sharded = &comm, .zero = zero});
-          train_on(store, model, 1, passes);
+          train_on(store, model, 1, passes, {.sharded = &comm});
           store.gather_values();
         });
         const std::int64_t times[] = {0, 2, passes + 1, 0};
@@ -257,7 +258,7 @@ TEST(StoreZero, MemoryIsThatAtRestBehindAStepAndNoneBehindAThrow) {
         ThreeUnits model;
         Store store(model, 7, {.sharded = &comm, .zero = zero});
         for (int step = 0; step < 2; ++step) {
-          train_on(store, model, 1, 2);
+          train_on(store, model, 1, 2, {.sharded = &comm});
           store.gather_values();
           // Both ranks are between two steps from the first barrier to the last.
           comm::barrier(comm);
@@ -307,7 +308,7 @@ TEST(StoreZero, WaitsForALateRankAreCounted) {
       if (comm.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(200));
       // A gather, or the sum of a rank without backward.
       if (zero == 3) store.use(0);
-      if (zero == 0) store.finish_gradients();
+      if (zero == 0) store.sum_share(0, comm);
       if (comm.rank() == 0) {
         EXPECT_GT(store.waited_s(), 0.05) << zero;
       }

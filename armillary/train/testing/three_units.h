@@ -34,9 +34,10 @@ class ThreeUnits : public model::Model {
   cost::ModelCost cost() const override { return {}; }
 };
 
-/// Forward and backward, unit by unit, of `passes` passes; the loss of one is `factor` times the
-/// model's.
-inline void train_on(Store& store, ThreeUnits& model, double factor, int passes) {
+/// Forward and backward, unit by unit, of `passes` passes, and the sums over the replicas of the
+/// store, as programs of steps have them; the loss of one pass is `factor` times the model's.
+inline void train_on(Store& store, ThreeUnits& model, double factor, int passes,
+                     const Replicas& replicas = {}) {
   const model::ModelInputs inputs{
       {}, {}, [](const at::Tensor& q, const at::Tensor&, const at::Tensor&) { return q; }};
   store.zero_gradients();
@@ -58,11 +59,17 @@ inline void train_on(Store& store, ThreeUnits& model, double factor, int passes)
       outs[u].backward(grad);
       if (unit > 0) grad = ins[u].grad();
       store.release(unit);
-      store.reduce(unit, pass == passes);
+      if (store.zero() >= 2 || (store.zero() == 1 && pass == passes)) store.start_sum(unit);
     }
     store.check_views();
   }
-  store.finish_gradients();
+  store.finish_sum();
+  for (int unit = 0; unit < 3; ++unit) {
+    if (store.zero() == 0 && replicas.sharded != nullptr) {
+      store.sum_share(unit, *replicas.sharded);
+    }
+    if (replicas.copies != nullptr) store.sum_share(unit, *replicas.copies);
+  }
 }
 
 }  // namespace armillary::train
