@@ -74,6 +74,8 @@ RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, ProvedStep
       rates_(rates_of(recipe_).rates),
       peak_flops_(measure_matmul_peak(world_, product_dtype(recipe_))) {
   ARMILLARY_CHECK(step_.tables.zero() == store_.zero() && step_.tables.units() == store_.units());
+  // The loss is summed over all ranks, with other numbers (sum_over_ranks).
+  ARMILLARY_CHECK(step_.tables.shape().sequence_parallel);
 }
 
 void RankTrainer::load_parameters_of(const std::string& folder) {
