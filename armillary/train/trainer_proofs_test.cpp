@@ -60,7 +60,7 @@ TEST(Train, AStepThatIsWrongDoesNotRun) {
   EXPECT_THAT(
       [&] { train(recipe, words(recipe.training.seq_len), {.on_program = without_a_sum}); },
       ThrowsMessage<PlanError>(AllOf(HasSubstr("train: the training step is not proved"),
-                                     HasSubstr("rank 1 does not come to this reduce_in_place"),
+                                     HasSubstr("is all_reduce, but rank 0 comes to reduce_in_place"),
                                      HasSubstr("<-- HERE"))));
 }
 
