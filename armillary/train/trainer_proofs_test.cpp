@@ -59,9 +59,9 @@ TEST(Train, AStepThatIsWrongDoesNotRun) {
   };
   EXPECT_THAT(
       [&] { train(recipe, words(recipe.training.seq_len), {.on_program = without_a_sum}); },
-      ThrowsMessage<PlanError>(AllOf(HasSubstr("train: the training step is not proved"),
-                                     HasSubstr("is all_reduce, but rank 0 comes to reduce_in_place"),
-                                     HasSubstr("<-- HERE"))));
+      ThrowsMessage<PlanError>(AllOf(
+          HasSubstr("train: the training step is not proved"),
+          HasSubstr("is all_reduce, but rank 0 comes to reduce_in_place"), HasSubstr("<-- HERE"))));
 }
 
 // Each mask is proved once, whatever the layers, steps and ranks, and proofs made ahead are used.
