@@ -89,30 +89,28 @@ double loss_on_one_device(const Recipe& recipe, const Sequence& sequence, Store&
 
 // Masters that bf16 holds: rounding them once or at each use is the same, bit for bit.
 TEST(Dtypes, Bf16ParametersComputeWhatRoundedOnesDo) {
-  for (const char* const name : {"gpt", "gpt2", "llama"}) {
-    for (const char* const recompute : {"none", "full"}) {
-      Recipe recipe = with_dtypes({"float32", "bfloat16"});
-      recipe.model.name = name;
-      recipe.model.max_seq_len = recipe.training.seq_len;
-      recipe.model.enable_weight_tying = std::string_view(recompute) == "full";
-      recipe.activation_checkpoint.mode = recompute;
-      Store narrow(*make_model(recipe), 3, {}, dtypes_of(recipe.training));
-      Store wide(*make_model(recipe), 3);
-      for (Store* const store : {&narrow, &wide}) {
-        const at::NoGradGuard no_grad;
-        for (const Piece& piece : store->pieces()) {
-          piece.value.copy_(piece.value.to(at::kBFloat16));
-        }
-        store->gather_values();
+  for (const auto& [name, recompute] : {std::pair("gpt2", "none"), std::pair("llama", "full")}) {
+    Recipe recipe = with_dtypes({"float32", "bfloat16"});
+    recipe.model.name = name;
+    recipe.model.max_seq_len = recipe.training.seq_len;
+    recipe.model.enable_weight_tying = std::string_view(recompute) == "full";
+    recipe.activation_checkpoint.mode = recompute;
+    Store narrow(*make_model(recipe), 3, {}, dtypes_of(recipe.training));
+    Store wide(*make_model(recipe), 3);
+    for (Store* const store : {&narrow, &wide}) {
+      const at::NoGradGuard no_grad;
+      for (const Piece& piece : store->pieces()) {
+        piece.value.copy_(piece.value.to(at::kBFloat16));
       }
-      const Sequence sequence = words(recipe.training.seq_len).at(0);
-      EXPECT_EQ(loss_on_one_device(recipe, sequence, narrow),
-                loss_on_one_device(recipe, sequence, wide))
-          << name;
-      for (std::size_t i = 0; i < wide.pieces().size(); ++i) {
-        EXPECT_TRUE(at::equal(narrow.pieces()[i].gradient, wide.pieces()[i].gradient))
-            << name << ' ' << wide.pieces()[i].name;
-      }
+      store->gather_values();
+    }
+    const Sequence sequence = words(recipe.training.seq_len).at(0);
+    EXPECT_EQ(loss_on_one_device(recipe, sequence, narrow),
+              loss_on_one_device(recipe, sequence, wide))
+        << name;
+    for (std::size_t i = 0; i < wide.pieces().size(); ++i) {
+      EXPECT_TRUE(at::equal(narrow.pieces()[i].gradient, wide.pieces()[i].gradient))
+          << name << ' ' << wide.pieces()[i].name;
     }
   }
 }

@@ -217,15 +217,16 @@ void expect_peak_of_a_run(const Recipe& recipe, const std::string& where,
   EXPECT_NEAR(measured / expected, 1, 0.05) << where;
 }
 
+// Policies in turn over the models.
 TEST(Estimate, MemoryIsThatOfARun) {
+  std::size_t turn = 0;
   for (const auto& [model, dtype] : {std::pair("gpt", "float32"), std::pair("gpt", "bfloat16"),
                                      std::pair("llama", "float32"), std::pair("llama", "bfloat16"),
                                      std::pair("gpt2", "float32"), std::pair("gpt2", "bfloat16")}) {
-    for (const std::string& mode : cost::recompute_names()) {
-      Recipe recipe = long_recipe(model, dtype);
-      recipe.activation_checkpoint.mode = mode;
-      expect_peak_of_a_run(recipe, fmt::format("{} {} {}", model, dtype, mode));
-    }
+    const std::string& mode = cost::recompute_names()[turn++ % 3];
+    Recipe recipe = long_recipe(model, dtype);
+    recipe.activation_checkpoint.mode = mode;
+    expect_peak_of_a_run(recipe, fmt::format("{} {} {}", model, dtype, mode));
   }
 }
 
@@ -234,30 +235,28 @@ TEST(Estimate, MemoryIsThatOfARunOnEveryMesh) {
   struct Degrees {
     std::int64_t dp, cp, tp, zero;
   };
+  int turn = 0;
   for (const Degrees& of : {Degrees{1, 2, 1, 2}, Degrees{1, 2, 1, 3}, Degrees{2, 1, 1, 3},
                             Degrees{1, 1, 2, 0}, Degrees{1, 2, 2, 3}}) {
-    for (const std::int64_t words : {257, 4000}) {
-      for (const bool tied : {false, true}) {
-        Recipe recipe = long_recipe("llama", tied ? "bfloat16" : "float32");
-        recipe.model.vocab_size = words;
-        recipe.model.enable_weight_tying = tied;
-        recipe.activation_checkpoint.mode = tied ? "full" : "attention_output";
-        recipe.training.global_batch_size = 2;
-        recipe.parallelism.data_parallel_shard_degree = of.dp;
-        recipe.parallelism.context_parallel_degree = of.cp;
-        recipe.parallelism.tensor_parallel_degree = of.tp;
-        recipe.parallelism.zero = of.zero;
-        expect_peak_of_a_run(
-            recipe, fmt::format("dp {} cp {} tp {} zero {}, {} words{}", of.dp, of.cp, of.tp,
-                                of.zero, words, tied ? ", tied, bf16" : ""));
-      }
-    }
+    const std::int64_t words = turn % 2 == 0 ? 4000 : 257;
+    const bool tied = turn++ % 4 >= 2;
+    Recipe recipe = long_recipe("llama", tied ? "bfloat16" : "float32");
+    recipe.model.vocab_size = words;
+    recipe.model.enable_weight_tying = tied;
+    recipe.activation_checkpoint.mode = tied ? "full" : "attention_output";
+    recipe.training.global_batch_size = 2;
+    recipe.parallelism.data_parallel_shard_degree = of.dp;
+    recipe.parallelism.context_parallel_degree = of.cp;
+    recipe.parallelism.tensor_parallel_degree = of.tp;
+    recipe.parallelism.zero = of.zero;
+    expect_peak_of_a_run(recipe, fmt::format("dp {} cp {} tp {} zero {}, {} words{}", of.dp, of.cp,
+                                             of.tp, of.zero, words, tied ? ", tied, bf16" : ""));
   }
 }
 
 /// Gradients that travel in bf16 are there twice while they are summed, the second time rounded.
 TEST(Estimate, MemoryIsThatOfARunWhoseSumsAreRounded) {
-  for (const std::int64_t zero : {0, 1, 2, 3}) {
+  for (const std::int64_t zero : {1, 3}) {
     Recipe recipe = long_recipe("llama", "bfloat16");
     recipe.model.vocab_size = 4000;
     recipe.activation_checkpoint.mode = "full";

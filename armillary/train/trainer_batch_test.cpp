@@ -87,15 +87,19 @@ void expect_equal_results(const std::vector<StepMetrics>& result,
   }
 }
 
+// Divisions in turn over the models.
 TEST(TrainBatch, AnyNumberOfSequencesInAPassGivesTheSame) {
   int turn = 0;
+  int model_number = -1;
   for (const std::string model : {"gpt", "gpt2", "llama"}) {
+    ++model_number;
     const Recipe recipe = batch_recipe(model);
     const std::vector<StepMetrics> one = run_as(recipe, {});
     for (const std::int64_t local : {1, 2, 4}) {
       for (const int dp : {1, 2}) {
         for (const int cp : {1, 2, 3}) {
           const PassDivision division{local, dp, cp, turn++ % 4};
+          if (turn % 3 != model_number) continue;
           expect_equal_results(run_as(recipe, division), one, model == "gpt2" ? 5e-5 : 1e-5,
                                model + ", " + to_string(division));
         }
