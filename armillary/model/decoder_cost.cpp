@@ -29,7 +29,7 @@ std::int64_t vector_parameters(const DecoderOptions& options, std::int64_t kv_di
 }
 
 /// Widths of a decoder, and bytes of its numbers.
-struct Sizes {
+struct DecoderSizes {
   std::int64_t dim, kv_dim, hidden, words;
   std::int64_t value;     ///< Activations, and parameters as models are given them.
   std::int64_t product;   ///< Factors and results of a product before they are rounded.
@@ -37,7 +37,7 @@ struct Sizes {
   std::int64_t softmax;
   bool swiglu;
 
-  Sizes(const DecoderOptions& options, std::int64_t kv_dim)
+  DecoderSizes(const DecoderOptions& options, std::int64_t kv_dim)
       : dim(options.dim()),
         kv_dim(kv_dim),
         hidden(options.hidden_dim()),
@@ -58,7 +58,7 @@ struct Sizes {
 /// Backward of a layer, from its output to its input. Each moment has the gradient of the output,
 /// and of what the layer keeps it counts less what is free by then. Matrices are those whose
 /// gradients are there, and copies of one.
-std::vector<cost::Moment> moments_of_layer(const Sizes& n) {
+std::vector<cost::Moment> moments_of_layer(const DecoderSizes& n) {
   const std::int64_t grad = n.value * n.dim;
   const std::int64_t inner = n.value * n.hidden;
   const std::int64_t matrix = n.gradient * n.dim * n.hidden;
@@ -93,7 +93,7 @@ std::vector<cost::Moment> moments_of_layer(const Sizes& n) {
 
 /// The loss: norm(x) and its gradient, that of the matrix; logits of a chunk as they are rounded
 /// and become log-probabilities, or over ranks along tp probabilities in place.
-std::vector<cost::Moment> moments_of_loss(const Sizes& n) {
+std::vector<cost::Moment> moments_of_loss(const DecoderSizes& n) {
   const std::int64_t table = n.words * n.dim;
   const std::int64_t features = 2 * n.value * n.dim;
   const bool rounds = n.value < n.softmax;
@@ -118,7 +118,7 @@ std::vector<cost::Moment> moments_of_loss(const Sizes& n) {
 }
 
 cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim) {
-  const Sizes n(options, kv_dim);
+  const DecoderSizes n(options, kv_dim);
   const std::int64_t input = n.value * n.dim;
   const std::int64_t lse = n.softmax * options.n_heads();
   const std::int64_t table = n.gradient * n.words * n.dim;

@@ -63,7 +63,7 @@ struct SequenceShape {
 /// seq_len in number, and every token and label is in the vocabulary.
 Sequence checked_sequence(const Data& data, std::int64_t index, const SequenceShape& shape);
 
-/// The same of data.parts(index), or of data.at(index) where there are no parts. Of parts rows()
+/// The same of data.parts(index), or of data.at(index) where there are no parts. In parts rows()
 /// checks the fields, their lengths and words as it reads them.
 SequenceParts checked_parts(const Data& data, std::int64_t index, const SequenceShape& shape);
 

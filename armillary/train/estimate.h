@@ -67,8 +67,8 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 /// A pass of a microbatch, on the rank that has most.
 struct PassLoad {
   cost::Recompute policy = cost::Recompute::None;
-  double slot_bytes = 0;  ///< Of attention.
-  double tokens = 0;      ///< Of all sequences of the microbatch.
+  double slot_bytes = 0;  ///< In attention.
+  double tokens = 0;      ///< In all sequences of the microbatch.
 };
 
 /// Memory of a step of a recipe on that rank, without the copy for a checkpoint: that of

@@ -232,12 +232,12 @@ TEST(Estimate, MemoryIsThatOfARun) {
 
 /// The loss of many words and whole units need most in one or the other of these.
 TEST(Estimate, MemoryIsThatOfARunOnEveryMesh) {
-  struct Degrees {
+  struct RunMesh {
     std::int64_t dp, cp, tp, zero;
   };
   int turn = 0;
-  for (const Degrees& of : {Degrees{1, 2, 1, 2}, Degrees{1, 2, 1, 3}, Degrees{2, 1, 1, 3},
-                            Degrees{1, 1, 2, 0}, Degrees{1, 2, 2, 3}}) {
+  for (const RunMesh& of : {RunMesh{1, 2, 1, 2}, RunMesh{1, 2, 1, 3}, RunMesh{2, 1, 1, 3},
+                            RunMesh{1, 1, 2, 0}, RunMesh{1, 2, 2, 3}}) {
     const std::int64_t words = turn % 2 == 0 ? 4000 : 257;
     const bool tied = turn++ % 4 >= 2;
     Recipe recipe = long_recipe("llama", tied ? "bfloat16" : "float32");
@@ -279,11 +279,11 @@ TEST(Estimate, ALayerMoreKeepsAnInputMore) {
     const double more = peak_of_a_run(recipe);
     // Values, gradients, and of 2 ranks each half of the moments.
     const double at_rest = 12.0 * static_cast<double>(cost.layer_parameters) / 6;
-    const auto kept = static_cast<double>(1024 * cost::kept_by_layer(cost.bytes, policy));
-    EXPECT_NEAR((more - few) / (2 * (at_rest + kept)), 1, 0.01) << mode;
+    const auto bytes = static_cast<double>(1024 * cost::kept_by_layer(cost.bytes, policy));
+    EXPECT_NEAR((more - few) / (2 * (at_rest + bytes)), 1, 0.01) << mode;
     if (policy == cost::Recompute::Full) {
-      EXPECT_EQ(kept, 1024.0 * 96 * 4);
-      EXPECT_EQ(cost::kept_bytes(cost, policy, 1024), (6 + 1) * kept);
+      EXPECT_EQ(bytes, 1024.0 * 96 * 4);
+      EXPECT_EQ(cost::kept_bytes(cost, policy, 1024), (6 + 1) * bytes);
     }
   }
 }

@@ -21,7 +21,7 @@ namespace {
 
 using testing::AnyOf;
 
-/// What a paper says of a recipe.
+/// A recipe as its paper has it.
 struct PublishedShape {
   const char* shape;  ///< As cost::parse_shape has it.
   double parameters;  ///< By the name of the model,

@@ -93,9 +93,9 @@ std::string with_small_numbers(const std::string& strategy) {
 /// Leaves the first strategy that solves the smaller problem; `ring` always does.
 void scale_strategy(Recipe& recipe) {
   std::string& strategy = recipe.parallelism.strategy;
-  const std::string given = strategy;
-  const std::string name(parse_spec(given).name);
-  for (const std::string& next : {given, with_small_numbers(given), name, std::string("ring")}) {
+  const std::string before = strategy;
+  const std::string name(parse_spec(before).name);
+  for (const std::string& next : {before, with_small_numbers(before), name, std::string("ring")}) {
     strategy = next;
     if (is_legal(recipe)) return;
   }

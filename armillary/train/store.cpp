@@ -47,12 +47,12 @@ void draw(const model::Parameter& parameter, const model::GlobalRange& range, st
 }
 
 /// Adds the seconds that it lives to a sum.
-class Waiting {
+class WaitTime {
  public:
-  explicit Waiting(double& sum_s) : sum_s_(sum_s) {}
-  Waiting(const Waiting&) = delete;
-  Waiting& operator=(const Waiting&) = delete;
-  ~Waiting() {
+  explicit WaitTime(double& sum_s) : sum_s_(sum_s) {}
+  WaitTime(const WaitTime&) = delete;
+  WaitTime& operator=(const WaitTime&) = delete;
+  ~WaitTime() {
     sum_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
   }
 
@@ -279,7 +279,7 @@ void Store::drop_values(int unit) {
 
 void Store::wait_for_gather(Unit& unit) {
   if (!unit.gather) return;
-  const Waiting waiting(waited_s_);
+  const WaitTime wait(waited_s_);
   replicas_.sharded->wait(unit.gather);
   unit.gather = {};
 }
@@ -374,7 +374,7 @@ void Store::sum_along_tp(int unit, int copies) {
   const at::Tensor sum = at::cat(parts);
   comm::Communicator& group = copies == tp_ranks(replicas_) ? *replicas_.tp : *shared_.at(copies);
   {
-    const Waiting waiting(waited_s_);
+    const WaitTime wait(waited_s_);
     comm::all_reduce(group, array_of(sum));
   }
   std::int64_t begin = 0;
@@ -385,14 +385,14 @@ void Store::sum_along_tp(int unit, int copies) {
 }
 
 void Store::sum_share(int unit, comm::Communicator& group) {
-  const Waiting waiting(waited_s_);
+  const WaitTime wait(waited_s_);
   sum_over(group, unit_at(unit).own_gradients);
 }
 
 void Store::finish_sum() {
   if (!reduction_) return;
   {
-    const Waiting waiting(waited_s_);
+    const WaitTime wait(waited_s_);
     replicas_.sharded->wait(reduction_->request);
   }
   Unit& of = units_[reduction_->unit];

@@ -77,8 +77,8 @@ class FewTargets : public Data {
   Sequence at(std::int64_t index) const override {
     Sequence sequence = text_.at(index);
     const at::Tensor labels = sequence.fields.at(model::kLabels).clone();
-    const std::int64_t kept = index % 3 == 0 ? 0 : 1 + 7 * (index % 4);
-    labels.narrow(0, kept, labels.size(0) - kept).fill_(model::kIgnoredLabel);
+    const std::int64_t targets = index % 3 == 0 ? 0 : 1 + 7 * (index % 4);
+    labels.narrow(0, targets, labels.size(0) - targets).fill_(model::kIgnoredLabel);
     sequence.fields.set(model::kLabels, labels);
     return sequence;
   }

@@ -59,7 +59,7 @@ class Watch:
         self.thread.join()
 
     def peak_bytes(self):
-        """Of all processes together."""
+        """All processes together."""
         return sum(self.peaks.values())
 
     def _look(self):

@@ -117,7 +117,7 @@ class CountingAllocator : public c10::Allocator {
 
   Count all_;
   std::mutex mutex_;
-  std::deque<Count> threads_;  ///< Of all threads so far; tensors may outlive theirs.
+  std::deque<Count> threads_;  ///< All threads so far; tensors may outlive theirs.
 };
 
 }  // namespace armillary::model

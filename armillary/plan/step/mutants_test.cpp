@@ -49,9 +49,9 @@ TEST(StepMutants, AreFoundByTheirPlace) {
   const StepProgram step = build_step(small_step({.dp = 2, .tp = 2}, 1, 2, true));
   int place = 0;
   for_each_mutant(step, [&](const StepMutant& mutant) {
-    const StepMutant found = mutant_at(step, place++);
-    EXPECT_EQ(to_string(found, step), to_string(mutant, step));
-    EXPECT_EQ(found.ranks, mutant.ranks) << to_string(mutant, step);
+    const StepMutant other = mutant_at(step, place++);
+    EXPECT_EQ(to_string(other, step), to_string(mutant, step));
+    EXPECT_EQ(other.ranks, mutant.ranks) << to_string(mutant, step);
   });
   EXPECT_EQ(count_mutants(step), place);
 }

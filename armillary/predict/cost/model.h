@@ -31,7 +31,7 @@ struct Moment {
   std::int64_t logits = 0;        ///< Divided over the ranks along tp.
   std::int64_t logits_alone = 0;  ///< More, if one rank has all words.
   std::int64_t chunk = 0;         ///< On each of the ranks along tp.
-  // Of matrices and their gradients, divided over the ranks along tp.
+  // Matrices and their gradients, divided over the ranks along tp.
   std::int64_t weights = 0;
   std::int64_t waiting = 0;  ///< More, if the layer is computed again: gradients until its end.
 };

@@ -1,3 +1,5 @@
+// The lanes of a step in closed form: what a lane carries is hidden as far as compute lasts beside
+// it. step_timeline.cpp has the same by simulation.
 #include "armillary/predict/cost/overlap.h"
 
 #include <algorithm>

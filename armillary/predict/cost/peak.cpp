@@ -1,3 +1,5 @@
+// Moments are walked from the loss to the first unit, and each offers the bytes of layers that
+// still keep their activations, of its own tensors, and of whole values and gradients.
 #include "armillary/predict/cost/peak.h"
 
 #include <algorithm>
@@ -22,7 +24,7 @@ class LargestMoment {
 
   /// A moment of the first or the last unit, at which so many layers keep their activations.
   void offer(std::int64_t layers, const Moment& moment, const WholeUnits& whole) {
-    offer({kept(layers), held(moment) + divided(moment.weights), gathered(whole)});
+    offer({activations(layers), transient(moment) + divided(moment.weights), gathered(whole)});
   }
 
   /// A moment of the backward of a layer, which may have been computed again.
@@ -34,7 +36,7 @@ class LargestMoment {
       more = pass_.tokens * (divided(restored) + if_several(bytes.along_tp));
     }
     const std::int64_t matrices = moment.weights + (again_ ? moment.waiting : 0);
-    offer({kept(layer + 1), held(moment) + more + divided(matrices), gathered(whole)});
+    offer({activations(layer + 1), transient(moment) + more + divided(matrices), gathered(whole)});
   }
 
   const StepPeak& most() const { return most_; }
@@ -51,7 +53,7 @@ class LargestMoment {
     return pass_.tp > 1 ? static_cast<double>(bytes) : 0;
   }
 
-  double kept(std::int64_t layers) const {
+  double activations(std::int64_t layers) const {
     const TokenBytes& bytes = cost_.bytes;
     const double layer =
         divided(kept_by_layer(bytes, pass_.policy)) + (again_ ? 0 : if_several(bytes.along_tp));
@@ -62,7 +64,7 @@ class LargestMoment {
   }
 
   /// All but matrices.
-  double held(const Moment& moment) const {
+  double transient(const Moment& moment) const {
     const double chunk = std::min(pass_.tokens, static_cast<double>(cost_.loss_chunk_tokens));
     const double token = divided(moment.token) + if_several(moment.along_tp) +
                          static_cast<double>(moment.whole + cost_.bytes.once);

@@ -14,8 +14,8 @@ namespace armillary::cost {
 /// A pass on one rank.
 struct PassOnRank {
   Recompute policy = Recompute::None;
-  double tokens = 0;          ///< Of this pass; along tp all that the ranks share.
-  double waiting_tokens = 0;  ///< Of other passes, whose activations wait for their backward.
+  double tokens = 0;          ///< In this pass; along tp all that the ranks share.
+  double waiting_tokens = 0;  ///< In other passes, whose activations wait for their backward.
   int tp = 1;
   /// Bytes of a parameter, and of its gradient, that are whole in the units at work alone; 0:
   /// always or never.
@@ -30,10 +30,10 @@ struct PassOnRank {
 
 /// Bytes at that moment.
 struct StepPeak {
-  double kept = 0;      ///< Activations, from forward to backward.
-  double held = 0;      ///< For a while.
-  double gathered = 0;  ///< Whole values and gradients of units.
-  double total() const { return kept + held + gathered; }
+  double activations = 0;  ///< Activations, from forward to backward.
+  double transient = 0;    ///< For a while.
+  double gathered = 0;     ///< Whole values and gradients of units.
+  double total() const { return activations + transient + gathered; }
 };
 
 /// Values of a unit are gathered for backward while the unit after it works, and its gradients are

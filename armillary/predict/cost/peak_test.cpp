@@ -1,3 +1,5 @@
+// peak_test.cpp: a small model whose moments are counted by hand: policies, shares along tp, units
+// that are gathered, sums under way.
 #include "armillary/predict/cost/peak.h"
 
 #include <gtest/gtest.h>
@@ -22,8 +24,8 @@ TEST(StepPeak, IsTheBackwardOfTheLastLayerIfThatHoldsMost) {
   cost.bytes.loss = {{.whole = 5, .logits = 20}};
   cost.bytes.backward = {{.token = 30, .weights = 8}, {.token = -20, .weights = 64}};
   const StepPeak peak = step_peak(cost, {.tokens = 16});
-  EXPECT_EQ(peak.kept, 16 * (3 * 100 + 10));
-  EXPECT_EQ(peak.held, 16 * (30 + 1) + 8);
+  EXPECT_EQ(peak.activations, 16 * (3 * 100 + 10));
+  EXPECT_EQ(peak.transient, 16 * (30 + 1) + 8);
   EXPECT_EQ(peak.gathered, 0);
 }
 
@@ -32,23 +34,23 @@ TEST(StepPeak, IsTheLossIfThatHoldsMost) {
   ModelCost cost = small();
   cost.bytes.loss = {{.whole = 5, .logits = 2000, .logits_alone = 1000, .chunk = 3, .weights = 40}};
   cost.bytes.backward = {{.token = 30}};
-  EXPECT_EQ(step_peak(cost, {.tokens = 16}).held, 16 * (5 + 1) + 4 * 3003 + 40);
-  EXPECT_EQ(step_peak(cost, {.tokens = 2}).held, 2 * (5 + 1) + 2 * 3003 + 40);
+  EXPECT_EQ(step_peak(cost, {.tokens = 16}).transient, 16 * (5 + 1) + 4 * 3003 + 40);
+  EXPECT_EQ(step_peak(cost, {.tokens = 2}).transient, 2 * (5 + 1) + 2 * 3003 + 40);
   // One of 2 ranks along tp has half of the words, and all tokens.
   const StepPeak half = step_peak(cost, {.tokens = 16, .tp = 2});
-  EXPECT_EQ(half.held, 16 * (5 + 1) + 4 * (1000 + 3) + 20);
-  EXPECT_EQ(half.kept, 16 * (3 * 100 + 10) / 2);
+  EXPECT_EQ(half.transient, 16 * (5 + 1) + 4 * (1000 + 3) + 20);
+  EXPECT_EQ(half.activations, 16 * (3 * 100 + 10) / 2);
 }
 
 TEST(StepPeak, RecomputationRestoresOneLayer) {
   ModelCost cost = small();
   cost.bytes.backward = {{.token = 30, .weights = 8, .waiting = 16}};
   const StepPeak full = step_peak(cost, {.policy = Recompute::Full, .tokens = 16});
-  EXPECT_EQ(full.kept, 16 * (3 + 1) * 10);
-  EXPECT_EQ(full.held, 16 * (30 + 1 + 90 + 10) + 8 + 16);
+  EXPECT_EQ(full.activations, 16 * (3 + 1) * 10);
+  EXPECT_EQ(full.transient, 16 * (30 + 1 + 90 + 10) + 8 + 16);
   const StepPeak output = step_peak(cost, {.policy = Recompute::AttentionOutput, .tokens = 16});
-  EXPECT_EQ(output.kept, 16 * (3 * (10 + 12) + 10));
-  EXPECT_EQ(output.held, full.held - 16 * 12);
+  EXPECT_EQ(output.activations, 16 * (3 * (10 + 12) + 10));
+  EXPECT_EQ(output.transient, full.transient - 16 * 12);
 }
 
 TEST(StepPeak, WhatRanksAlongTpGatherIsWholeOnEach) {
@@ -65,7 +67,7 @@ TEST(StepPeak, WhatRanksAlongTpGatherIsWholeOnEach) {
 TEST(StepPeak, OtherPassesKeepAllLayers) {
   ModelCost cost = small();
   cost.bytes.backward = {{.token = 30}};
-  EXPECT_EQ(step_peak(cost, {.tokens = 16, .waiting_tokens = 32}).kept, 48 * 310);
+  EXPECT_EQ(step_peak(cost, {.tokens = 16, .waiting_tokens = 32}).activations, 48 * 310);
 }
 
 // Two layers' values, and gradients of the layer and of the unit after it.

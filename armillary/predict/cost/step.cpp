@@ -265,8 +265,8 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism, double 
        .sum = sum(share.microbatches > 1),
        .sum_before = divides_gradients && share.microbatches > 1 ? sum(share.microbatches > 2) : 0,
        .keeps_values = !parallelism.reshard_after_forward});
-  memory.activations = peak.kept;
-  memory.transient = peak.held;
+  memory.activations = peak.activations;
+  memory.transient = peak.transient;
   memory.gathered = peak.gathered;
   return memory;
 }

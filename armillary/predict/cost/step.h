@@ -60,8 +60,8 @@ struct ParameterBytes {
   double parameter = 2;
   double gradient = 4;
   double optimizer = 12;
-  double gathered = 0;  ///< Of a parameter that is whole for a while; 0: as `parameter`.
-  double rounded = 0;   ///< Of a gradient that is rounded to be summed over ranks; 0: none is.
+  double gathered = 0;  ///< A parameter that is whole for a while; 0: as `parameter`.
+  double rounded = 0;   ///< A gradient that is rounded to be summed over ranks; 0: none is.
 };
 
 /// How well programs use a machine; see the uses for sources.

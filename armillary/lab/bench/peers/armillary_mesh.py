@@ -35,7 +35,7 @@ def main():
     facts = {}
 
     def run(_):
-        sent = sent_bytes(args.hosts)
+        before = sent_bytes(args.hosts)
         with Watch("armillary-torch", args.folder, args.processes) as memory:
             result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if result.returncode != 0:
@@ -45,7 +45,7 @@ def main():
         steps = [line for line in lines if "step" in line]
         facts.update(losses=[step["loss"] for step in steps], steps=len(steps))
         facts["memory_bytes"] = max(facts.get("memory_bytes", 0), memory.peak_bytes())
-        facts["sent_bytes"] = (sent_bytes(args.hosts) - sent) / len(steps)
+        facts["sent_bytes"] = (sent_bytes(args.hosts) - before) / len(steps)
         if "exposed_s" in steps[-1]:
             facts["exposed_s"] = statistics.median(step["exposed_s"] for step in steps[1:])
         return statistics.median(args.tokens / step["tps"] for step in steps[1:]), facts

@@ -122,9 +122,9 @@ def lead(trainer, answers):
 
     def run(_):
         dist.broadcast_object_list([args.steps], 0)
-        sent = sent_bytes(args.hosts)
+        before = sent_bytes(args.hosts)
         seconds = trainer.steps(args.steps)
-        facts = {"sent_bytes": (sent_bytes(args.hosts) - sent) / args.steps, "losses": trainer.losses}
+        facts = {"sent_bytes": (sent_bytes(args.hosts) - before) / args.steps, "losses": trainer.losses}
         return statistics.median(seconds), facts | {"memory_bytes": trainer.memory_bytes()}
 
     serve(answers, {"sides": [args.name], "torch": torch.__version__}, run)

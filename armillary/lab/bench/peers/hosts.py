@@ -1,4 +1,4 @@
-"""What a peer needs on emulated hosts (tests/multihost/hosts.py), which it knows by the names of their
+"""The needs of a peer on emulated hosts (tests/multihost/hosts.py), which it knows by the names of their
 network namespaces."""
 
 import ctypes
