@@ -44,14 +44,14 @@ class GridSequences : public Data {
   std::int64_t vocab_size() const override { return kVocabSize; }
 
   Sequence at(std::int64_t index) const override {
-    static const std::vector<Numbers> kDocuments{{5, 13, 8}, {1, 25}, {9, 9, 8}, {26}, {20, 6}};
+    static const std::vector<Numbers> lengths{{5, 13, 8}, {1, 25}, {9, 9, 8}, {26}, {20, 6}};
     const auto kind = static_cast<std::size_t>(index % 5);
     Numbers tokens;
     for (std::int64_t i = 0; i < kLength; ++i) {
       tokens.push_back((index * 31 + i * i * 7 + i * (index + 3)) % kVocabSize);
     }
     Numbers labels;
-    for (const std::int64_t length : kDocuments[kind]) {
+    for (const std::int64_t length : lengths[kind]) {
       for (std::int64_t i = 1; i < length; ++i) labels.push_back(tokens[labels.size() + 1]);
       labels.push_back(model::kIgnoredLabel);
     }
@@ -59,7 +59,7 @@ class GridSequences : public Data {
       const bool is_left_out = kind == 1 ? i > kLength / 4 : kind == 2 ? i != 11 : kind == 4;
       if (is_left_out) labels[static_cast<std::size_t>(i)] = model::kIgnoredLabel;
     }
-    return sequence_of(tokens, labels, kDocuments[kind]);
+    return sequence_of(tokens, labels, lengths[kind]);
   }
 };
 
