@@ -38,7 +38,8 @@ constexpr std::array kUses{TpUse::Split, TpUse::Summed, TpUse::Alike, TpUse::Sha
 /// Shards that are given hold the values of the unit.
 void check_unit_shards(const StepShape& shape, const UnitShape& unit) {
   if (unit.shards.empty()) return;
-  const auto replicas = static_cast<std::size_t>(shape.mesh.dp / shape.copies * shape.mesh.cp);
+  const int ranks = shape.mesh.dp / shape.copies * shape.mesh.cp;
+  const auto replicas = static_cast<std::size_t>(ranks);
   for (const TpUse use : kUses) {
     bool fits = unit.shards.size() == static_cast<std::size_t>(shape.mesh.tp);
     std::int64_t sum = 0;

@@ -93,7 +93,7 @@ std::string term_name(const StepTables& tables, StepTensor tensor, int block, st
 }
 
 std::string block_name(const StepTables& tables, const Tile& tile, int block) {
-  const std::string name(step_words()[tile.tensor].name);
+  std::string name(step_words()[tile.tensor].name);
   if (tile.tensor == StepTensor::Loss || tile.tensor == StepTensor::Norm) return name;
   if (step_words()[tile.tensor].side == kUnitSide) {
     return fmt::format("{} of {}", name, tables.shape().units[tables.parts()[block].unit].name);

@@ -31,7 +31,7 @@ Heads shards_from(int first_stage, const StepTables& tables, Rank rank) {
 std::vector<Tile> parameter_tiles(const StepTables& tables, Rank rank) {
   std::vector<Tile> tiles;
   for (int unit = 0; unit < tables.units(); ++unit) {
-    const BlockIds parts = tables.parts_of(unit);
+    const BlockIds& parts = tables.parts_of(unit);
     if (parts.empty()) continue;
     tiles.push_back(
         {.tensor = StepTensor::Weight, .heads = weight_shards(tables, rank), .blocks = parts});

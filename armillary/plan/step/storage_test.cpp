@@ -85,10 +85,10 @@ TEST(StepBytes, AtMostAreAllWeightsWithoutReshard) {
   shape.reshard_after_forward = false;
   const StepProgram step = build_step(shape);
   // Backward of unit 2: units 0 to 2 are there, gradients are of units 2 and 3.
-  const std::int64_t head = 4 * (100 + 40 + 70 + 35 + 35);
-  const std::int64_t third = 4 * (100 + 40 + 70 + 70 + 35);
-  const std::int64_t second = 4 * (100 + 40 + 40 + 70);
-  const std::int64_t first = 4 * (100 + 100 + 40);
+  const std::int64_t head = std::int64_t{4} * (100 + 40 + 70 + 35 + 35);
+  const std::int64_t third = std::int64_t{4} * (100 + 40 + 70 + 70 + 35);
+  const std::int64_t second = std::int64_t{4} * (100 + 40 + 40 + 70);
+  const std::int64_t first = std::int64_t{4} * (100 + 100 + 40);
   EXPECT_EQ(bytes_of(step.tables, step.ranks[0]).peak,
             resting_bytes(step.tables, 0) + std::max({head, third, second, first}));
 }

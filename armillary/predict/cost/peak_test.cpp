@@ -10,7 +10,7 @@ namespace {
 /// Three layers with bytes that are told apart: a layer keeps 100 a token, its input is 10.
 ModelCost small() {
   ModelCost cost;
-  cost.layer_parameters = 3 * 1000;
+  cost.layer_parameters = 3000;
   cost.first_parameters = 500;
   cost.last_parameters = 70;
   cost.attention.layers = 3;
