@@ -9,14 +9,18 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "armillary/core/checked.h"
 #include "armillary/core/count_text.h"
+#include "armillary/plan/step/step_program.h"
+#include "armillary/plan/step/traffic.h"
 #include "armillary/plan/strategies/strategy.h"
 #include "armillary/proof/prove.h"
 #include "armillary/train/dtypes.h"
 #include "armillary/train/mesh.h"
+#include "armillary/train/step_shape.h"
 
 namespace armillary::train {
 namespace {
@@ -126,19 +130,27 @@ cost::ParameterBytes parameter_bytes(const Division& division, const Dtypes& dty
           .rounded = rounded};
 }
 
-/// Bytes that each rank sends for values and gradients of the parameters, in so many passes: n (P -
-/// 1) / P in a gather and in a sum of P ranks.
-std::int64_t parameter_sent_bytes(const Division& division, const Dtypes& dtypes,
-                                  std::int64_t parameters, std::int64_t passes) {
-  const std::int64_t values = size_in_bytes(dtypes.param) * parameters;
-  const std::int64_t gradients = size_in_bytes(dtypes.reduce) * parameters;
-  const auto moved = [](std::int64_t n, std::int64_t ranks) { return n * (ranks - 1) / ranks; };
-  const std::int64_t shares = division.shares();
-  if (division.zero == 0) return moved(2 * gradients, shares * division.copies);
-  const std::int64_t sums = division.zero == 1 ? 1 : passes;
-  const std::int64_t gathers = division.zero == 3 ? (division.reshards ? 2 : 1) * passes : 1;
-  return moved(sums * gradients + gathers * values, shares) +
-         moved(2 * (gradients / shares), division.copies);
+/// Bytes that a rank sends for values and gradients of the parameters, by the program of its step:
+/// those along tp are summed before they are rounded to travel.
+std::int64_t parameter_sent_bytes(const Recipe& recipe, const Dtypes& dtypes) {
+  using plan::step::StepTensor;
+  const plan::step::StepTables tables(
+      step_shape_of(*make_model(recipe), recipe.parallelism, recipe.training));
+  const plan::RankProgram program = rank_program(tables, step_measures(tables), 0);
+  std::map<int, std::int64_t> bytes;  // by the ranks of a group
+  for (const plan::Op& op : program.ops) {
+    const plan::step::Traffic traffic = traffic_of(tables, program, op);
+    if (traffic.tensor == StepTensor::Loss || traffic.tensor == StepTensor::Norm) continue;
+    if (traffic.rounds == 0) continue;
+    const auto axes = tables.axis_sets()[static_cast<std::size_t>(op.peer)];
+    const at::ScalarType of_gradients =
+        (axes & tables.tp_axis()) != 0 ? dtypes.master : dtypes.reduce;
+    const at::ScalarType dtype = traffic.tensor == StepTensor::Weight ? dtypes.param : of_gradients;
+    bytes[traffic.ranks] += traffic.rounds * traffic.values * size_in_bytes(dtype);
+  }
+  std::int64_t sent = 0;
+  for (const auto& [ranks, all] : bytes) sent += all * (ranks - 1) / ranks;
+  return sent;
 }
 
 /// Bytes that each rank sends along tp in so many passes of its tokens: gathers and scatters of
@@ -227,8 +239,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   const Dtypes dtypes = dtypes_of(recipe.training);
   const std::int64_t world = division.mesh.ranks();
   const std::int64_t microbatches = microbatches_of(division.mesh, recipe.training);
-  result.gradient_sent_bytes =
-      parameter_sent_bytes(division, dtypes, cost.parameters / division.mesh.tp, microbatches);
+  result.gradient_sent_bytes = parameter_sent_bytes(recipe, dtypes);
   result.forward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   result.backward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
   for (const std::string& name : cost::recompute_names()) {

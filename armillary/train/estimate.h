@@ -46,10 +46,8 @@ struct Estimate {
   PassTraffic forward;
   PassTraffic backward;
   std::vector<PolicyCost> policies;  ///< All policies, in the order of recompute_names.
-  /// Bytes that each rank sends in a step to sum gradients and to gather parameters, each of its
-  /// dtype: (P - 1) / P of 2 gradients at ZeRO stage 0, of both at 1, in m passes of m gradients
-  /// and a parameter at stage 2, of m gradients and 2 m parameters at stage 3, m if gathered
-  /// parameters stay after forward.
+  /// Bytes that a rank sends in a step to sum gradients and to gather parameters, each of its
+  /// dtype, by the program of the step (plan/step/traffic.h).
   std::int64_t gradient_sent_bytes = 0;
   std::int64_t tensor_sent_bytes = 0;  ///< By a rank along tp, for inputs of its matrices.
   std::int64_t visible_pairs = 0;      ///< (query, key) pairs of one head in step 1.
@@ -61,7 +59,7 @@ struct Estimate {
 /// choice), or as checked_parts.
 Estimate estimate(const Recipe& recipe, const Data& data);
 
-/// The same for a model that no recipe can name, by its Model::cost().
+/// The same with other costs of the recipe's model, as those of another device.
 Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data& data);
 
 /// A pass of a microbatch, on the rank that has most.

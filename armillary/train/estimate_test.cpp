@@ -74,16 +74,38 @@ TEST(Estimate, OneRankSendsNothing) {
   EXPECT_EQ(result.gradient_sent_bytes, 0);
 }
 
-// Two sequences, one after the other: a sum and a gather of a step, or of each sequence.
+// Two sequences, one after the other: a sum and a gather of a step, or of each sequence. At stage 3
+// what is used twice in a row is gathered once: the last unit, and between passes the first.
 TEST(Estimate, ParametersTravelAsOftenAsTheStageSays) {
-  Recipe recipe = recipe_of(4, "ring", "full");
-  recipe.training.global_batch_size = 2;
-  const std::int64_t times[] = {2, 2, 3, 6};
-  for (int zero = 0; zero <= 3; ++zero) {
-    recipe.parallelism.zero = zero;
-    const Estimate result = estimate(recipe, text());
-    EXPECT_EQ(result.gradient_sent_bytes, 4 * result.cost.parameters * times[zero] * 3 / 4) << zero;
+  for (const bool tied : {false, true}) {
+    Recipe recipe = recipe_of(4, "ring", "full");
+    recipe.training.global_batch_size = 2;
+    recipe.model.enable_weight_tying = tied;
+    const cost::ModelCost cost = model_cost(recipe);
+    const std::int64_t again = 2 * cost.last_parameters + (tied ? -1 : 1) * cost.first_parameters;
+    const std::int64_t values[] = {2 * cost.parameters, 2 * cost.parameters, 3 * cost.parameters,
+                                   6 * cost.parameters - again};
+    for (int zero = 0; zero <= 3; ++zero) {
+      recipe.parallelism.zero = zero;
+      EXPECT_EQ(estimate(recipe, text()).gradient_sent_bytes, 4 * values[zero] * 3 / 4) << zero;
+    }
   }
+}
+
+// Shares of copies are summed over them; gradients that ranks along tp share, over those.
+TEST(Estimate, GradientsTravelOverAllAxes) {
+  Recipe recipe = recipe_of(2, "ring", "full");
+  const std::int64_t parameters = model_cost(recipe).parameters;
+  recipe.training.global_batch_size = 2;
+  recipe.parallelism.data_parallel_replicate_degree = 2;
+  // A sum and a gather over two ranks, and of half of the gradients a sum in two rounds.
+  const std::int64_t half = 4 * (2 * parameters / 2 + 2 * (parameters / 2) / 2);
+  // Shares are whole rows.
+  EXPECT_NEAR(estimate(recipe, text()).gradient_sent_bytes, half, 1e-3 * half);
+  Recipe tensor = recipe_of(1, "ring", "full");
+  tensor.parallelism.tensor_parallel_degree = 2;
+  const std::int64_t norms = (2 * 3 + 1) * 64;
+  EXPECT_EQ(estimate(tensor, text()).gradient_sent_bytes, 4 * 2 * norms / 2);
 }
 
 // 10 or 8 times the tokens of a layer, and 4 times for embedding and head.
@@ -135,7 +157,10 @@ TEST(Estimate, PassesOfSeveralSequencesHoldMoreAndGatherLess) {
   const Estimate two = estimate(recipe, text());
   EXPECT_EQ(two.memory.activations, 2 * one.memory.activations);
   EXPECT_EQ(two.memory.parameters, one.memory.parameters);
-  EXPECT_EQ(2 * two.gradient_sent_bytes, one.gradient_sent_bytes);
+  // A pass less: its sum, two gathers of layers and of the first unit one, of the last one.
+  const cost::ModelCost& cost = one.cost;
+  EXPECT_EQ(one.gradient_sent_bytes - two.gradient_sent_bytes,
+            4 * (2 * cost.parameters + cost.layer_parameters) * 3 / 4);
   EXPECT_EQ(two.visible_pairs, one.visible_pairs);
   recipe.training.local_batch_size = 4;
   EXPECT_THAT([&] { estimate(recipe, text()); },
@@ -510,7 +535,10 @@ TEST(Estimate, ParametersThatStayAfterForwardAreGathered) {
   const Estimate whole = estimate(recipe, text());
   EXPECT_GT(whole.memory.gathered, resharded.memory.gathered);
   EXPECT_GT(whole.memory.total(), resharded.memory.total());
-  EXPECT_EQ(3 * whole.gradient_sent_bytes, 2 * resharded.gradient_sent_bytes);
+  // In one pass each layer and the first unit are gathered once more.
+  const cost::ModelCost& cost = whole.cost;
+  EXPECT_EQ(resharded.gradient_sent_bytes - whole.gradient_sent_bytes,
+            4 * (cost.layer_parameters + cost.first_parameters) / 2);
 }
 
 TEST(Estimate, DtypesAreTheRecipes) {

@@ -28,7 +28,7 @@ class StepRows {
       }
     }
     if (zero_ == 0) {
-      for (const UnitTime& unit : units_) sum(unit.sum + unit.gather);
+      for (const UnitTime& unit : units_) sum(2 * unit.sum);
     }
     step_.end += waiting_;
     update();

@@ -21,7 +21,7 @@ struct UnitTime {
   double forward_link = 0;
   double backward_link = 0;
   double gather = 0;  ///< Its values, from all replicas.
-  double sum = 0;     ///< Its gradients: a reduce-scatter; an all-reduce is a gather, too.
+  double sum = 0;     ///< Its gradients: a reduce-scatter; an all-reduce takes twice as long.
   double update = 0;
 };
 

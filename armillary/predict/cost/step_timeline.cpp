@@ -13,17 +13,18 @@
 #include "armillary/core/error.h"
 #include "armillary/core/trace_events.h"
 #include "armillary/plan/program/hazards.h"
+#include "armillary/plan/step/traffic.h"
 #include "armillary/plan/step/words.h"
 
 namespace armillary::cost {
 namespace {
 
 using plan::step::StepOp;
+using plan::step::StepTensor;
 
 /// The unit of an op, by the border that goes into it or by its first part; -1: none.
 int unit_of(const plan::step::StepTables& tables, const plan::RankProgram& program,
             const plan::Op& op) {
-  using plan::step::StepTensor;
   for (const plan::View& view : op.views) {
     const plan::TensorId tensor = program.tiles[view.tile].tensor;
     if (tensor == StepTensor::X && !(op.kind == StepOp::Loss)) return view.blocks.front();
@@ -58,7 +59,6 @@ class Prices {
   }
 
   Price of(const plan::Op& op) const {
-    const StepRates& rates = machine_.rates;
     switch (static_cast<StepOp>(op.kind.number())) {
       case StepOp::Forward:
         return run(op, unit(op).forward, unit(op).forward_link);
@@ -76,14 +76,10 @@ class Prices {
         return {};
       case StepOp::Gather:
       case StepOp::GatherInPlace:
-        return {.seconds = group(op).ring_seconds(rates.gathered_bytes * values(op, 0))};
       case StepOp::ReduceScatter:
-        return {.seconds = group(op).ring_seconds(
-                    rates.gradient_bytes * values(op, plan::step::ReduceScatterOperand::kAll))};
       case StepOp::ReduceInPlace:
-        return {.seconds = group(op).ring_seconds(rates.gradient_bytes * values(op, 0))};
       case StepOp::AllReduce:
-        return {.seconds = all_reduce(op)};
+        return {.seconds = collective(op)};
       default:
         fail<InvalidArgument>("simulate: op {} of a step has no price",
                               (*program_.words)[op.kind].name);
@@ -108,21 +104,12 @@ class Prices {
     return op.init[plan::step::kBorderSide] ? run(seconds, link) : Price{};
   }
 
-  double values(const plan::Op& op, std::size_t v) const {
-    const plan::View& view = op.views[v];
-    std::int64_t count = 0;
-    for (const int part : view.blocks) count += tables_.values(part, program_.rank, view.heads);
-    return static_cast<double>(count);
-  }
-
-  /// A sum and a gather: of gradients, or of one number in fp64.
-  double all_reduce(const plan::Op& op) const {
-    const bool of_gradients =
-        program_.tiles[op.views[0].tile].tensor == plan::step::StepTensor::Grad;
-    if (!of_gradients) return 2 * group(op).ring_seconds(sizeof(double));
-    const double count = values(op, 0);
-    return group(op).ring_seconds(machine_.rates.gradient_bytes * count) +
-           group(op).ring_seconds(machine_.rates.gathered_bytes * count);
+  double collective(const plan::Op& op) const {
+    const plan::step::Traffic traffic = traffic_of(tables_, program_, op);
+    const double bytes = traffic.tensor == StepTensor::Weight ? machine_.rates.gathered_bytes
+                         : traffic.tensor == StepTensor::Grad ? machine_.rates.gradient_bytes
+                                                              : sizeof(double);
+    return traffic.rounds * group(op).ring_seconds(bytes * static_cast<double>(traffic.values));
   }
 
   const plan::step::StepTables& tables_;
