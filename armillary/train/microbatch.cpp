@@ -3,21 +3,45 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/tensor.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
+#include <string>
 #include <utility>
 #include <vector>
+
+#include "armillary/core/error.h"
 
 namespace armillary::train {
 namespace {
 
-/// Rows of several sequences, one after another, as a batch of one.
-model::Fields batch_of(const std::vector<model::Fields>& sequences) {
+/// Whether both have rows of one shape and dtype.
+bool is_like(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes().slice(1) == b.sizes().slice(1) && a.scalar_type() == b.scalar_type();
+}
+
+/// "[3, 2] of Float": the shape and dtype of a row.
+std::string rows_text(const at::Tensor& values) {
+  return fmt::format("[{}] of {}", fmt::join(values.sizes().slice(1), ", "),
+                     c10::toString(values.scalar_type()));
+}
+
+/// Rows of sequences from number `first` on, one after another, as a batch of one.
+model::Fields batch_of(const std::vector<model::Fields>& sequences, std::int64_t first) {
   model::Fields batch;
   for (const auto& [name, values] : sequences.front()) {
     std::vector<at::Tensor> rows;
     rows.reserve(sequences.size());
-    for (const model::Fields& sequence : sequences) rows.push_back(sequence.at(name));
+    for (const model::Fields& sequence : sequences) {
+      rows.push_back(sequence.at(name));
+      if (!is_like(rows.back(), values)) {
+        fail<InvalidArgument>(
+            "data: field {} of sequences {} and {} has rows of {} and {}; equal ones are required "
+            "in one pass; nearest: training.local_batch_size = 1",
+            name, first, first + std::ssize(rows) - 1, rows_text(values), rows_text(rows.back()));
+      }
+    }
     batch.set(name, at::cat(rows, 0).unsqueeze(0));
   }
   return batch;
@@ -62,7 +86,7 @@ Microbatch read_microbatch(const Data& data, std::int64_t first, const model::Mo
     result.targets += model.targets(rows.back());
     begin = end;
   }
-  result.batch = batch_of(rows);
+  result.batch = batch_of(rows, first);
   result.positions_L = at::tensor(positions, at::kLong);
   return result;
 }

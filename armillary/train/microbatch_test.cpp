@@ -2,6 +2,7 @@
 // from 0 in each sequence, masks block by block, and the digests that ranks compare.
 #include "armillary/train/microbatch.h"
 
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -226,6 +227,29 @@ TEST(CheckedParts, RefuseWhatIsNotOfTheSequence) {
         checked_parts(nothing, 7, {4, {model::kTokens}}).rows({});
       },
       refused("sequence 7 has no fields; the field 'tokens'"));
+}
+
+TEST(Microbatch, RowsOfAnotherShapeDoNotGoInOnePass) {
+  Recipe recipe = small_recipe();
+  recipe.training.seq_len = 4;
+  recipe.training.local_batch_size = 2;
+  class Pictures : public Data {
+   public:
+    std::int64_t vocab_size() const override { return kVocabSize; }
+    Sequence at(std::int64_t index) const override {
+      Sequence sequence = sequence_of({1, 2, 3, 4}, {2, 3, 4, 5}, {4});
+      sequence.fields.set("picture", at::zeros({4, 2 + index % 2}));
+      return sequence;
+    }
+  };
+  const std::unique_ptr<model::Model> model = make_model(recipe);
+  EXPECT_THAT(
+      [&] {
+        read_microbatch(Pictures(), 2, *model, recipe, {.attention = model->cost().attention});
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr(
+          "data: field picture of sequences 2 and 3 has rows of [2] of Float and [3] of Float; "
+          "equal ones are required in one pass; nearest: training.local_batch_size = 1")));
 }
 
 }  // namespace
