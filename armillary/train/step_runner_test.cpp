@@ -5,7 +5,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
-#include <ATen/ops/matmul.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,6 +18,7 @@
 #include "armillary/plan/step/words.h"
 #include "armillary/train/replica_groups.h"
 #include "armillary/train/step_shape.h"
+#include "armillary/train/testing/three_units.h"
 
 namespace armillary::train {
 namespace {
@@ -26,26 +26,15 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// Four units, of which one has no parameters and the last uses the table of the first. Shapes that
-/// no number of ranks divides.
-class FourUnits : public model::Model {
+/// One more, without parameters.
+class FourUnits : public ThreeUnits {
  public:
   std::vector<std::string> units() const override { return {"first", "middle", "plain", "last"}; }
-  std::vector<model::Parameter> parameters() const override {
-    const model::Init init{.deviation = 1};
-    return {{.name = "table", .shape = {5, 3}, .units = {"first", "last"}, .init = init},
-            {.name = "matrix", .shape = {3, 3}, .units = {"middle"}, .init = init},
-            {.name = "bias", .shape = {3}, .units = {"middle"}, .init = init},
-            {.name = "scale", .shape = {}, .units = {"last"}, .init = init}};
-  }
   at::Tensor run(int unit, const model::Weights& weights, const at::Tensor& x,
-                 const model::ModelInputs&) override {
-    if (unit == 0) return weights.at("table").tanh();
-    if (unit == 1) return x.matmul(weights.at("matrix")) + weights.at("bias");
+                 const model::ModelInputs& inputs) override {
     if (unit == 2) return x.tanh();
-    return (x * weights.at("table")).sum() * weights.at("scale");
+    return ThreeUnits::run(unit == 3 ? 2 : unit, weights, x, inputs);
   }
-  cost::ModelCost cost() const override { return {}; }
 };
 
 /// A run of one step.

@@ -5,36 +5,19 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/model/decoder.h"
 #include "armillary/model/registry.h"
 #include "armillary/runtime/testing/watched_communicator.h"
+#include "armillary/train/testing/changed_decoder.h"
 #include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
 namespace {
-
-using ChangeParameters = std::function<void(std::vector<model::Parameter>& parameters)>;
-
-class ChangedDecoder : public model::Decoder {
- public:
-  ChangedDecoder(const model::DecoderOptions& options, ChangeParameters change)
-      : model::Decoder(options), change_(std::move(change)) {}
-  std::vector<model::Parameter> parameters() const override {
-    std::vector<model::Parameter> all = model::Decoder::parameters();
-    if (change_) change_(all);
-    return all;
-  }
-
- private:
-  ChangeParameters change_;
-};
 
 /// PackedText that says that it has a vocabulary of another size.
 class OtherVocabulary : public PackedText {

@@ -52,13 +52,9 @@ void print_step(const StepFlags& flags) {
   fmt::print("{}\n{}", title(flags, shape), to_grid(step.world(), shape));
 }
 
-/// The mutant of this number. @throws InvalidArgument if there are not so many.
+/// The mutant of this number. @throws InvalidArgument if there are fewer.
 plan::step::StepMutant mutant_of(const plan::step::StepProgram& step, const std::string& number) {
-  const std::int64_t place = parse_integer("--break", number, {0});
-  const int count = count_mutants(step);
-  if (place >= count) {
-    fail<InvalidArgument>("--break: {} given; one from 0 to {} is required", number, count - 1);
-  }
+  const std::int64_t place = parse_integer("--break", number, {0, count_mutants(step) - 1});
   return mutant_at(step, static_cast<int>(place));
 }
 
@@ -96,6 +92,7 @@ int verify_step(const StepFlags& flags) {
   if (!faults.empty()) return print_faults(flags, of_small, small.world(), faults);
   const plan::step::StepTables tables(shape);
   const plan::Measures measures = step_measures(tables);
+  constexpr double kMib = 1 << 20;
   std::int64_t rest = 0;
   std::int64_t peak = 0;
   for (plan::Rank rank = 0; rank < shape.mesh.ranks(); ++rank) {
@@ -111,8 +108,8 @@ int verify_step(const StepFlags& flags) {
   fmt::print(
       "{}: proved: every gradient is summed once over the axes along which it is partial, every "
       "unit is gathered before use and freed after, no deadlock; parameters, gradients and state "
-      "of a rank take {} at rest and {} at most\n",
-      title(flags, shape), count_of(rest, "byte"), count_of(peak, "byte"));
+      "of a rank take {:.2f} MiB at rest and {:.2f} at most\n",
+      title(flags, shape), static_cast<double>(rest) / kMib, static_cast<double>(peak) / kMib);
   return kDone;
 }
 

@@ -7,21 +7,19 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
-#include <functional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "armillary/comm/local.h"
 #include "armillary/comm/mesh.h"
 #include "armillary/core/error.h"
 #include "armillary/io/file_system.h"
-#include "armillary/model/decoder.h"
 #include "armillary/model/registry.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/folder.h"
 #include "armillary/train/checkpoint/write.h"
 #include "armillary/train/recipe_parts.h"
+#include "armillary/train/testing/changed_decoder.h"
 #include "armillary/train/testing/scratch_folder.h"
 #include "armillary/train/testing/small_training.h"
 
@@ -106,23 +104,6 @@ TEST(Restore, ATensorOfNoParameterIsNamed) {
             "checkpoint of this model is required");
 }
 
-/// A decoder that says that it has a parameter less, or with another name.
-class OtherParameters : public model::Decoder {
- public:
-  using Change = std::function<void(std::vector<model::Parameter>& parameters)>;
-
-  OtherParameters(const model::DecoderOptions& options, Change change)
-      : model::Decoder(options), change_(std::move(change)) {}
-  std::vector<model::Parameter> parameters() const override {
-    std::vector<model::Parameter> all = model::Decoder::parameters();
-    if (change_) change_(all);
-    return all;
-  }
-
- private:
-  Change change_;
-};
-
 // The recipe is the same; the model is the caller's.
 TEST(Restore, ACheckpointOfAnotherModelOfTheSameRecipeIsRefusedOnEveryRank) {
   const ScratchFolder folder;
@@ -130,10 +111,10 @@ TEST(Restore, ACheckpointOfAnotherModelOfTheSameRecipeIsRefusedOnEveryRank) {
   recipe.training.steps = 1;
   recipe.job.dump_folder = folder.path("run");
   recipe.checkpoint.enable = true;
-  const auto lines = [&](const OtherParameters::Change& change, bool resume) {
+  const auto lines = [&](const ChangeParameters& change, bool resume) {
     std::vector<std::string> told(2);
     const auto body = [&](comm::Communicator& comm) {
-      OtherParameters model(model::decoder_options(recipe.model).vocab_size(kVocabSize), change);
+      ChangedDecoder model(model::decoder_options(recipe.model).vocab_size(kVocabSize), change);
       try {
         train(comm::Mesh(comm, {.cp = 2}), model, words(recipe.training.seq_len), recipe,
               {.resume = resume});
