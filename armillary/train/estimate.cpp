@@ -139,7 +139,7 @@ std::int64_t parameter_sent_bytes(const Recipe& recipe, const Dtypes& dtypes) {
   const plan::RankProgram program = rank_program(tables, step_measures(tables), 0);
   std::map<int, std::int64_t> bytes;  // by the ranks of a group
   for (const plan::Op& op : program.ops) {
-    const plan::step::Traffic traffic = traffic_of(tables, program, op);
+    const plan::step::StepTraffic traffic = traffic_of(tables, program, op);
     if (traffic.tensor == StepTensor::Loss || traffic.tensor == StepTensor::Norm) continue;
     if (traffic.rounds == 0) continue;
     const auto axes = tables.axis_sets()[static_cast<std::size_t>(op.peer)];
@@ -148,9 +148,9 @@ std::int64_t parameter_sent_bytes(const Recipe& recipe, const Dtypes& dtypes) {
     const at::ScalarType dtype = traffic.tensor == StepTensor::Weight ? dtypes.param : of_gradients;
     bytes[traffic.ranks] += traffic.rounds * traffic.values * size_in_bytes(dtype);
   }
-  std::int64_t sent = 0;
-  for (const auto& [ranks, all] : bytes) sent += all * (ranks - 1) / ranks;
-  return sent;
+  std::int64_t total = 0;
+  for (const auto& [ranks, all] : bytes) total += all * (ranks - 1) / ranks;
+  return total;
 }
 
 /// Bytes that each rank sends along tp in so many passes of its tokens: gathers and scatters of

@@ -27,15 +27,15 @@ Moves moves_of(StepOp kind) {
 
 }  // namespace
 
-Traffic traffic_of(const StepTables& tables, const RankProgram& program, const Op& op) {
+StepTraffic traffic_of(const StepTables& tables, const RankProgram& program, const Op& op) {
   const Moves moves = moves_of(static_cast<StepOp>(op.kind.number()));
   if (moves.rounds == 0) return {};
   const View& view = op.views[moves.view];
   const auto tensor = static_cast<StepTensor>(program.tiles[view.tile].tensor.number());
-  Traffic traffic{.tensor = tensor,
-                  .values = 0,
-                  .rounds = moves.rounds,
-                  .ranks = static_cast<int>(program.groups[op.peer].size())};
+  StepTraffic traffic{.tensor = tensor,
+                      .values = 0,
+                      .rounds = moves.rounds,
+                      .ranks = static_cast<int>(program.groups[op.peer].size())};
   if (tensor == StepTensor::Loss || tensor == StepTensor::Norm) {
     traffic.values = 1;
     return traffic;

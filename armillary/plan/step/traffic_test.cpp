@@ -18,7 +18,7 @@ using Sums = std::map<std::pair<StepTensor, int>, std::int64_t>;
 Sums sums_of(const StepProgram& step) {
   Sums sums;
   for (const Op& op : step.ranks[0].ops) {
-    const Traffic traffic = traffic_of(step.tables, step.ranks[0], op);
+    const StepTraffic traffic = traffic_of(step.tables, step.ranks[0], op);
     if (traffic.rounds > 0) {
       sums[{traffic.tensor, traffic.ranks}] += traffic.rounds * traffic.values;
     }
@@ -27,10 +27,10 @@ Sums sums_of(const StepProgram& step) {
 }
 
 // The head is 20, the embedding 23 and the layer 38; 3 passes.
-TEST(StepTraffic, IsThatOfTheStage) {
+TEST(TrafficOfStep, IsThatOfTheStage) {
   const std::int64_t all = 23 + 38 + 20;
   const std::array<std::int64_t, 4> gradients{2 * all, all, 3 * all, 3 * all};
-  // What is used twice in a row is gathered once: the head, and between passes the embedding.
+  // Units used twice in a row are gathered once: the head, and between passes the embedding.
   const std::array<std::int64_t, 4> weights{0, all, all, 6 * all - 3 * 20 - 2 * 23};
   for (int zero = 0; zero <= 3; ++zero) {
     Sums sums = sums_of(build_step(small_step({.dp = 2, .cp = 2}, zero, 3, false)));
@@ -41,12 +41,12 @@ TEST(StepTraffic, IsThatOfTheStage) {
   }
 }
 
-TEST(StepTraffic, OfOneRankIsNone) {
+TEST(TrafficOfStep, OfOneRankIsNone) {
   EXPECT_TRUE(sums_of(build_step(small_step({}, 3, 2, true))).empty());
 }
 
 // Gradients that both ranks along tp have in part: 5 of the layer, 3 of the head.
-TEST(StepTraffic, AlongTpIsThatOfSummedValues) {
+TEST(TrafficOfStep, AlongTpIsThatOfSummedValues) {
   Sums sums = sums_of(build_step(small_step({.tp = 2}, 0, 1, false)));
   EXPECT_EQ((sums[{StepTensor::Grad, 2}]), 2 * (5 + 3));
 }

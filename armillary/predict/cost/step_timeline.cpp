@@ -105,7 +105,7 @@ class Prices {
   }
 
   double collective(const plan::Op& op) const {
-    const plan::step::Traffic traffic = traffic_of(tables_, program_, op);
+    const plan::step::StepTraffic traffic = traffic_of(tables_, program_, op);
     const double bytes = traffic.tensor == StepTensor::Weight ? machine_.rates.gathered_bytes
                          : traffic.tensor == StepTensor::Grad ? machine_.rates.gradient_bytes
                                                               : sizeof(double);
