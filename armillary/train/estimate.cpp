@@ -140,8 +140,8 @@ std::int64_t parameter_sent_bytes(const Recipe& recipe, const Dtypes& dtypes) {
   std::map<int, std::int64_t> bytes;  // by the ranks of a group
   for (const plan::Op& op : program.ops) {
     const plan::step::StepTraffic traffic = traffic_of(tables, program, op);
-    if (traffic.tensor == StepTensor::Loss || traffic.tensor == StepTensor::Norm) continue;
-    if (traffic.rounds == 0) continue;
+    const bool is_number = traffic.tensor == StepTensor::Loss || traffic.tensor == StepTensor::Norm;
+    if (traffic.rounds == 0 || is_number) continue;
     const auto axes = tables.axis_sets()[static_cast<std::size_t>(op.peer)];
     const at::ScalarType of_gradients =
         (axes & tables.tp_axis()) != 0 ? dtypes.master : dtypes.reduce;
