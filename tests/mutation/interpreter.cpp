@@ -359,6 +359,17 @@ bool touch(const RankProgram& program, const View& a, const View& b) {
                                      b.blocks.end()) != a.blocks.end();
 }
 
+bool equal_but_for_rounding(const Interpretation& a, const Interpretation& b) {
+  const auto exact = [](Interpretation interpretation) {
+    for (auto& [cell, terms] : interpretation.cells) {
+      for (int& term : terms) term &= ~kRounded;
+      std::sort(terms.begin(), terms.end());
+    }
+    return interpretation;
+  };
+  return exact(a) == exact(b);
+}
+
 Interpretation interpret(const Plan& plan) {
   try {
     Interpreter player(plan);

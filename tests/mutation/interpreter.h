@@ -25,6 +25,9 @@ struct Interpretation {
   bool operator==(const Interpretation&) const = default;
 };
 
+/// The same sums, but for which of their terms were rounded on the way.
+bool equal_but_for_rounding(const Interpretation& a, const Interpretation& b);
+
 /// Requires a plan in good form. No buffering: a message moves once the batches of both its ends
 /// have started, and a batch starts after the one before it is done.
 Interpretation interpret(const plan::Plan& plan);

@@ -16,7 +16,8 @@
 //   same tensor    other tile: both are that part of the tensor itself, there are no two of it
 //   same sums      other tile: what is read there sums the same (a relayed gradient before it is
 //                  added to nothing, a complete sum before it is rounded)
-//   other order    other tile: the sum is taken in another order
+//   other order    other tile: the sum is taken in another order, so where partials travel narrow
+//                  other terms of it may be rounded
 //
 // No rule lets a sum travel in another dtype, or the steps of a lane decrease. A rule is a reason,
 // from the mutation alone. That the reason is enough is for `replay` to show.
