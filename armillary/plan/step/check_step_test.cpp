@@ -166,6 +166,21 @@ TEST(Step, FaultsAreNamed) {
             "caller: the inputs are not those of the shape");
 }
 
+/// A unit that runs once more behind its update.
+TEST(Step, UpdatedValuesRunInTheNextStepOnly) {
+  const auto run_again = [](StepProgram& step) {
+    for (RankProgram& program : step.ranks) {
+      const auto run = std::ranges::find_if(
+          program.ops, [](const Op& op) { return op.kind == StepOp::Forward; });
+      Op again = *run;
+      again.step = program.ops.back().step;
+      program.ops.push_back(again);
+    }
+  };
+  EXPECT_EQ(fault_of(small_step({.dp = 2}, 0, 1, false), run_again),
+            "undefined: reads weight of embedding, which is updated already");
+}
+
 /// A sum over tp as well counts the values of a part that is split once too often.
 TEST(Step, ASumOverAxesOfOtherValuesIsRefused) {
   const StepShape shape = small_step({.dp = 2, .tp = 2}, 0, 1, false);
