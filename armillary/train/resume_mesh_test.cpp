@@ -81,11 +81,11 @@ NextStep next_step(const std::string& saved, const std::string& folder,
   return next;
 }
 
-/// Saves on each mesh, and resumes on those that are `distances` behind it in the list.
-void expect_resumed(const std::vector<std::size_t>& distances) {
+/// Saves on every `step`-th mesh, and resumes on those that are `distances` behind it in the list.
+void expect_resumed(const std::vector<std::size_t>& distances, std::size_t step = 1) {
   const ScratchFolder folder;
   const std::vector<MeshDegrees> meshes = drawn_meshes();
-  for (std::size_t i = 0; i < meshes.size(); ++i) {
+  for (std::size_t i = 0; i < meshes.size(); i += step) {
     const std::string saved = folder.path(fmt::format("saved-{}", i));
     run(on(drawn_recipe(saved), meshes[i]));
     const NextStep one = next_step(saved, folder.path("one"), {});
@@ -99,13 +99,9 @@ void expect_resumed(const std::vector<std::size_t>& distances) {
   }
 }
 
+// Every second mesh saves, and the others go on: the distance is odd.
 TEST(ResumeMesh, ACheckpointOfAnyGoesOnOnAnyOtherWithItsMoments) {
-  std::vector<std::size_t> all(kDrawnMeshes - 1);
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = i + 1;
-  std::mt19937 random(7);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same ones in each run
-  std::ranges::shuffle(all, random);
-  all.resize(1);
-  expect_resumed(all);
+  expect_resumed({5}, 2);
 }
 
 // A minute: all 144 pairs.
