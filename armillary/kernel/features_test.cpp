@@ -105,15 +105,14 @@ TEST_P(FeatureRules, LengthsAndHeadDimsMayDiffer) {
 // Many mask tiles per call, whole and mixed.
 TEST_P(FeatureRules, LongSequences) {
   if (sanitizer_samples() && is_emulated()) GTEST_SKIP() << "[SKIP] the paths of short ones";
-  const Mask mask = plan::parse_mask("window:left=700,right=0", {.q = 1300, .kv = 1300});
+  const Mask mask = plan::parse_mask("window:left=480,right=0", {.q = 900, .kv = 900});
   for (const at::ScalarType dtype : dtypes()) {
     const Sequences x =
         random_sequences({.heads = 3, .kv_heads = 1, .head_dim = 16}, mask, dtype, 5);
     const Features features = features_of(kAllFeatures, 3, 0.25);
-    const Deal deal{
-        .q_blocks = {{plan::run_of({0, 300}), plan::run_of({1000, 1300})}, run(300, 1000)},
-        .k_blocks = {stripe(1, 2, 1300), stripe(0, 2, 1300)},
-        .q_heads = {{0, 3}}};
+    const Deal deal{.q_blocks = {{plan::run_of({0, 200}), plan::run_of({700, 900})}, run(200, 700)},
+                    .k_blocks = {stripe(1, 2, 900), stripe(0, 2, 900)},
+                    .q_heads = {{0, 3}}};
     const std::string name = c10::toString(dtype);
     const Results required = shared_results(name, [&] { return naive(x, mask, features); });
     expect_near(dealt(x, mask, deal, features), required, tolerance(dtype), name);

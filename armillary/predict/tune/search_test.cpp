@@ -11,7 +11,7 @@
 #include "armillary/predict/tune/evaluator.h"
 #include "armillary/predict/tune/space.h"
 #include "armillary/predict/tune/testing/questions.h"
-#include "tests/sanitized.h"
+#include "tests/seed.h"
 
 namespace armillary::tune {
 namespace {
@@ -62,7 +62,7 @@ TEST(Search, IsWithinFivePercentOfAnExhaustiveOne) {
   const std::vector<Question> grid = testing::grid_of_200();
   ASSERT_EQ(grid.size(), 200);
   double worst = 1;
-  const std::size_t step = test_all() ? 1 : sanitizer_samples() ? 67 : 41;
+  const std::size_t step = test_all() ? 1 : 67;
   for (std::size_t q = 0; q < grid.size(); q += step) {
     const Answer answer = search(grid[q]);
     const Answer best = search_exhaustively(grid[q]);
