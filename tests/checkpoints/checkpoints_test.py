@@ -147,7 +147,7 @@ def test_a_signal_ends_the_run_after_its_step_and_a_second_one_at_once(tmp_path,
         tmp_path / "twice",
         training__seq_len=4096,
         model__dim=512,
-        model__n_layers=8,
+        model__n_layers=3,
         checkpoint__enable="false",
     )
     process.send_signal(signal.Signals[name])
