@@ -205,7 +205,7 @@ TEST(Train, RecomputationChangesNoBit) {
         Case{4, "startrail:c=2", "float32"}, Case{2, "ulysses", "float32"},
         Case{4, "ulysses", "float32"}, Case{2, "usp:u=2", "bfloat16"}}) {
     Recipe recipe = small_recipe();
-    recipe.training.steps = 4;
+    recipe.training.steps = 2;
     recipe.model.n_kv_heads = 4;
     recipe.training.mixed_precision_param = dtype;
     recipe.parallelism.context_parallel_degree = world;

@@ -130,7 +130,7 @@ TEST(Explain, ListsTestedChangesOnce) {
 TEST(Explain, SaysThatLargeWorldsAreEstimated) {
   Question question = testing::question("c1", 64, "full", 1 << 16);
   question.problem.heads = question.problem.kv_heads = 64;
-  question.names = {"ring", "ulysses", "allgather"};
+  question.names = {"ring", "ulysses"};
   question.free = {.layout = false, .transfer_dtype = false, .placement = false};
   const std::vector<Explanation> all = explain(question, search(question));
   EXPECT_FALSE(all.empty());
