@@ -25,7 +25,9 @@ MAY_USE = {
     "armillary/train": [
         *("core", "plan", "comm", "io", "predict", "proof", "host", "kernel", "model", "runtime", "attention")
     ],
-    "armillary/lab": ["core", "plan", "comm", "predict", "proof", "host", "kernel", "runtime", "attention"],
+    "armillary/lab": [
+        *("core", "plan", "comm", "predict", "proof", "host", "kernel", "model", "runtime", "attention", "train")
+    ],
 }
 # Folders of a room that has more than one target: each may use those before it.
 ORDER = {

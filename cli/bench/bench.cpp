@@ -59,6 +59,10 @@ struct BenchFlags {
   std::string ranks_per_node = "1";
   std::string cluster;
   std::vector<std::string> bytes;
+  bool step = false;
+  std::string zero = "3";
+  std::string layers = "8";
+  std::string dim = "512";
   launch::EngineFlags engine;
 };
 
@@ -202,6 +206,15 @@ bench::OverlapCase overlap_case(const BenchFlags& flags) {
           .ranks_per_node = parse_count("--ranks-per-node", flags.ranks_per_node)};
 }
 
+bench::StepOverlapCase step_overlap_case(const BenchFlags& flags) {
+  return {.world = parse_count("--world", flags.world),
+          .zero = parse_count("--zero", flags.zero),
+          .layers = parse_count("--layers", flags.layers),
+          .dim = parse_count("--dim", flags.dim),
+          .heads = parse_count("--heads", flags.heads),
+          .tokens = parse_count("--tokens", flags.tokens)};
+}
+
 calibrate::LiveCase live_case(const BenchFlags& flags) {
   if (flags.cluster.empty()) {
     fail<InvalidArgument>(
@@ -229,6 +242,9 @@ bench::CollectivesCase& ranks_of(bench::CollectivesCase& spec) {
 }
 bench::LayerCase& ranks_of(bench::OverlapCase& spec) {
   return spec.layer;
+}
+bench::StepOverlapCase& ranks_of(bench::StepOverlapCase& spec) {
+  return spec;
 }
 bench::LayerCase& ranks_of(calibrate::LiveCase& spec) {
   return spec.layer;
@@ -416,18 +432,36 @@ void add_overlap(CLI::App& verb, int& exit_code) {
   bench.add_spread();
   bench.add("--ranks-per-node", bench.flags->ranks_per_node,
             "Ranks of a host, for the bytes that leave it [1]");
+  CLI::Option* const step =
+      bench.app->add_flag("--step", bench.flags->step, "A training step, not a layer");
+  const auto add_of_step = [&](const char* name, std::string& value, const char* help) {
+    bench.app->add_option(name, value, help)->option_text(" ")->check(not_empty())->needs(step);
+  };
+  for (const char* const of_layer : {"--head-dim", "--dtype", "--kv-heads", "--mask", "--layout",
+                                     "--strategy", "--ranks-per-node"}) {
+    step->excludes(bench.app->get_option(of_layer));
+  }
+  add_of_step("--zero", bench.flags->zero, "Stage of ZeRO of the step, 1 to 3 [3]");
+  add_of_step("--layers", bench.flags->layers, "Layers of the step's model [8]");
+  add_of_step("--dim", bench.flags->dim, "Width of the step's model [512]");
   bench.add("--least", bench.flags->least, "Turns at least, however long they take [3]");
   bench.add("--deadline", bench.flags->deadline, "Seconds of each wait for another rank [600]");
   bench.add_turns();
   bench.add_on_request();
   bench.app->footer(
       "Exposed: time of the layer beyond its compute alone, over that of its messages alone.\n"
+      "With --step the same of gathers and sums of a Llama's training step on ranks along dp.\n"
       "Between emulated hosts: ./dev bench overlap\n"
       "\nExamples:\n"
-      "  armillary launch -n 2 -- bench overlap --tokens 4096 --strategy tokenring\n");
+      "  armillary launch -n 2 -- bench overlap --tokens 4096 --strategy tokenring\n"
+      "  armillary launch -n 2 -- bench overlap --step --zero 3 --tokens 1024\n");
   add_engine_flags(*bench.app, bench.flags->engine);
   bench.app->callback([flags = bench.flags, &exit_code] {
-    measure_on_ranks<bench::OverlapRate>(overlap_case(*flags), *flags);
+    if (flags->step) {
+      measure_on_ranks<bench::StepOverlapRate>(step_overlap_case(*flags), *flags);
+    } else {
+      measure_on_ranks<bench::OverlapRate>(overlap_case(*flags), *flags);
+    }
     exit_code = kDone;
   });
 }

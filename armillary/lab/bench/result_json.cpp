@@ -163,6 +163,33 @@ std::vector<Json> result_lines(const OverlapCase& spec, const OverlapRate& rate,
   return lines;
 }
 
+Json facts_json(const StepOverlapCase& spec, const StepOverlapRate& rate) {
+  return {{"bench", "step_overlap"},   {"world", spec.world},
+          {"engine", spec.engine},     {"zero", spec.zero},
+          {"layers", spec.layers},     {"dim", spec.dim},
+          {"heads", spec.heads},       {"tokens", spec.tokens},
+          {"loss", rate.facts().loss}, {"grad_norm", rate.facts().grad_norm}};
+}
+
+std::vector<Json> result_lines(const StepOverlapCase& spec, const StepOverlapRate& rate,
+                               const TurnSummary& turns) {
+  const StepValues& values = rate.facts().values;
+  const double whole = turns.medians.at("step");
+  const double compute = turns.medians.at("step compute");
+  const double messages = turns.medians.at("step messages");
+  const double exposed = (whole - compute) / messages;
+  const double lone = static_cast<double>(values.lone) / static_cast<double>(values.all);
+  Json line = facts_json(spec, rate);
+  line.update(turn_counts(turns));
+  line.update({{"seconds", whole},
+               {"compute_seconds", compute},
+               {"messages_seconds", messages},
+               {"exposed", exposed},
+               {"by_the_plan", lone},
+               {"exposed_of_the_rest", (exposed - lone) / (1 - lone)}});
+  return {line};
+}
+
 Json facts_json(const CollectivesCase& spec, const CollectivesRate& /*rate*/) {
   return {{"bench", "collectives"}, {"world", spec.world}, {"engine", spec.engine}};
 }

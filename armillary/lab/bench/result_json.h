@@ -18,6 +18,7 @@
 #include "armillary/lab/bench/layer_rate.h"
 #include "armillary/lab/bench/merge_rate.h"
 #include "armillary/lab/bench/overlap_rate.h"
+#include "armillary/lab/bench/step_overlap_rate.h"
 
 namespace armillary::bench {
 
@@ -27,6 +28,7 @@ nlohmann::ordered_json facts_json(const LayerCase& spec, const LayerRate& rate);
 nlohmann::ordered_json facts_json(const MergeCase& spec, const MergeRate& rate);
 nlohmann::ordered_json facts_json(const CoresCase& spec, const CoresRate& rate);
 nlohmann::ordered_json facts_json(const OverlapCase& spec, const OverlapRate& rate);
+nlohmann::ordered_json facts_json(const StepOverlapCase& spec, const StepOverlapRate& rate);
 nlohmann::ordered_json facts_json(const CollectivesCase& spec, const CollectivesRate& rate);
 
 /// The results of a case, facts first: one line; one for every strategy and pass of a layer and
@@ -41,6 +43,9 @@ std::vector<nlohmann::ordered_json> result_lines(const MergeCase& spec, const Me
 std::vector<nlohmann::ordered_json> result_lines(const CoresCase& spec, const CoresRate& rate,
                                                  const TurnSummary& turns);
 std::vector<nlohmann::ordered_json> result_lines(const OverlapCase& spec, const OverlapRate& rate,
+                                                 const TurnSummary& turns);
+std::vector<nlohmann::ordered_json> result_lines(const StepOverlapCase& spec,
+                                                 const StepOverlapRate& rate,
                                                  const TurnSummary& turns);
 std::vector<nlohmann::ordered_json> result_lines(const CollectivesCase& spec,
                                                  const CollectivesRate& rate,

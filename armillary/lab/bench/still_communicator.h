@@ -1,0 +1,41 @@
+// still_communicator.h: ranks whose messages move nothing while they are still, for the time of a
+// training step without them.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "armillary/comm/communicator.h"
+
+namespace armillary::bench {
+
+/// Passes everything on to `inner`, which must outlive it. While it is still, messages are over as
+/// soon as they start: what would be received is zero, and the time to clear it is that of the
+/// rank. All ranks are still at the same time, with no message under way. Threads: that of the
+/// rank.
+class StillCommunicator : public comm::Communicator {
+ public:
+  explicit StillCommunicator(comm::Communicator& inner)
+      : Communicator(inner.rank(), inner.world(), inner.timeout_s(), inner.lanes()),
+        inner_(inner) {}
+
+  void set_still(bool still) { still_ = still; }
+
+  /// Groups made of it are those of `inner`, and never still.
+  std::unique_ptr<comm::Communicator> split(int color, int key) override;
+  std::unique_ptr<comm::PeerWait> begin_peer_wait(comm::PeerWaitOptions wait) override;
+  void throw_if_failed() override { inner_.throw_if_failed(); }
+  void abort(const std::string& reason) noexcept override { inner_.abort(reason); }
+
+ private:
+  void do_start(std::span<const comm::Message> batch, std::span<comm::Request> requests) override;
+  bool do_is_complete(const comm::Pending& request) override;
+  std::size_t do_wait_any(std::span<const comm::Request> requests, double timeout_s) override;
+  void do_give_back(const comm::Pending& request) override;
+
+  comm::Communicator& inner_;
+  bool still_ = false;
+};
+
+}  // namespace armillary::bench
