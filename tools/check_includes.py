@@ -26,7 +26,8 @@ MAY_USE = {
         *("core", "plan", "comm", "io", "predict", "proof", "host", "kernel", "model", "runtime", "attention")
     ],
     "armillary/lab": [
-        *("core", "plan", "comm", "predict", "proof", "host", "kernel", "model", "runtime", "attention", "train")
+        *("core", "plan", "comm", "predict", "proof", "host", "kernel", "runtime", "attention"),
+        *("model", "train"),
     ],
 }
 # Folders of a room that has more than one target: each may use those before it.

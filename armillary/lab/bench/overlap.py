@@ -5,7 +5,9 @@ timed whole, then its compute alone, whose messages move nothing, then its messa
 time of the layer beyond its compute, over that of its messages; "by the plan" the share of the bytes that are
 sent when the rank attends nothing, which no engine can hide. "link" is what the messages alone reached of the
 rate: out of the host that sends least, and of the one that sends most. Needs root, `ip` and `tc`; hosts are
-removed at the end, also after a failure."""
+removed at the end, also after a failure.
+
+With --step it is the communication of a training step instead, on this machine, by threads too (steps.py)."""
 
 import argparse
 import importlib.util
@@ -14,6 +16,7 @@ import signal
 import subprocess
 import sys
 
+from bench import steps
 from bench.contest import (
     ROOT,
     RefusedError,
@@ -125,7 +128,10 @@ COLUMNS = {
 def main():
     parser = add_flags(argparse.ArgumentParser(prog="./dev bench overlap", description=__doc__))
     parser.add_argument("--rates", nargs="+", default=list(RATES), choices=RATES, help="of each host [both]")
-    parser.add_argument("--engines", nargs="+", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--step", action="store_true", help="a training step, not a layer; no hosts")
+    parser.add_argument("--layers", type=at_least_one, default=8, help="of the step [8]")
+    parser.add_argument("--dim", type=at_least_one, default=512, help="width of the step [512]")
+    parser.add_argument("--engines", nargs="+", choices=("threads", *ENGINES), help="[mpi c10d; threads mpi]")
     parser.add_argument("--strategies", nargs="+", help="some of the strategies [all]")
     parser.add_argument("--tokens", type=at_least_one, help="of a host's rank, if it has one [4096, 16384]")
     parser.add_argument("--heads", type=at_least_one, default=4)
@@ -134,6 +140,15 @@ def main():
     parser.add_argument("--least", type=at_least_one, default=3, help="turns at least [3]")
     parser.add_argument("--limit", type=at_least_one, default=600, help="seconds of a cell at most [600]")
     args = parser.parse_args()
+    if args.step:
+        args.engines = args.engines or ["threads", "mpi"]
+        table = Table(args.json, steps.COLUMNS)
+        for row in steps.rows(args):
+            table.add(row)
+        return
+    args.engines = args.engines or list(ENGINES)
+    if "threads" in args.engines:
+        parser.error("--engines threads: hosts have processes; --step is required")
     cells = [cell for cell in CELLS if not args.strategies or cell[0] in args.strategies]
     cells = cells[:1] if args.quick else cells
     emulated = emulated_hosts()

@@ -1,0 +1,37 @@
+"""How much of the communication of ZeRO compute hides in a training step of a Llama, ranks along dp.
+
+A step is timed whole, then without its messages, then its gathers and sums alone, in turns of one run, after
+loss and norm of the gradient were found to be those of one rank. "exposed" is the time of the step beyond its
+compute, over that of its messages; "by the plan" the share of the values that only the embedding could hide;
+"of the rest" what is exposed of the others."""
+
+from bench.contest import number, on_engine, percent, program, results
+
+RANKS = (2, 4)
+
+COLUMNS = {
+    "engine": lambda row: row["engine"],
+    "ranks": lambda row: row["world"],
+    "zero": lambda row: row["zero"],
+    "layers x dim": lambda row: f"{row['layers']} x {row['dim']}",
+    "tokens a rank": lambda row: f"{row['tokens']:,}",
+    "step, ms": number("seconds", "{:.0f}", 1e3),
+    "compute, ms": number("compute_seconds", "{:.0f}", 1e3),
+    "messages, ms": number("messages_seconds", "{:.1f}", 1e3),
+    "exposed": percent("exposed"),
+    "by the plan": percent("by_the_plan"),
+    "of the rest": percent("exposed_of_the_rest"),
+    "turns": lambda row: row["turns"],
+}
+
+
+def rows(args):
+    """The row of each engine, number of ranks and stage."""
+    shape = ["--layers", args.layers, "--dim", args.dim, "--heads", args.heads]
+    limits = ["--seconds", args.seconds or 0, "--least", args.least, "--deadline", 600]
+    for engine in args.engines:
+        for ranks in RANKS[:1] if args.quick else RANKS:
+            for zero in (3,) if args.quick else (3, 2, 1):
+                cell = ["--world", ranks, "--zero", zero, "--tokens", args.tokens or 1024]
+                command = program("overlap", "--step", *cell, *shape, *limits)
+                yield from results(on_engine(engine, ranks, command), args.limit)
