@@ -28,7 +28,7 @@ TEST(Mesh, ABatchIsSharedEqually) {
   expect_batch_refused(
       {.global_batch_size = 8},
       "recipe: training.global_batch_size = 8 on 3 ranks along dp; a multiple of 3 "
-      "is required; nearest: 6");
+      "is required; nearest: 6 or 9");
   expect_batch_refused(
       {.global_batch_size = 1},
       "recipe: training.global_batch_size = 1 on 3 ranks along dp; a multiple of 3 "
@@ -37,8 +37,13 @@ TEST(Mesh, ABatchIsSharedEqually) {
   expect_batch_refused(
       {.global_batch_size = 15, .local_batch_size = 2},
       "recipe: training.global_batch_size = 15 on 3 ranks along dp, each with local_batch_size = 2 "
-      "in one pass; a multiple of 6 is required; nearest: training.global_batch_size = 12, or "
-      "training.local_batch_size = 1");
+      "in one pass; a multiple of 6 is required; nearest: training.global_batch_size = 12 or 18, "
+      "or training.local_batch_size = 1 or 5");
+  expect_batch_refused(
+      {.global_batch_size = 36, .local_batch_size = 5},
+      "recipe: training.global_batch_size = 36 on 3 ranks along dp, each with local_batch_size = 5 "
+      "in one pass; a multiple of 15 is required; nearest: training.global_batch_size = 30 or 45, "
+      "or training.local_batch_size = 4 or 6");
   // The older meaning of the key.
   expect_batch_refused(
       {.global_batch_size = 1, .local_batch_size = 4},

@@ -164,8 +164,8 @@ TEST(TrainBatch, AResumedRunMayTakeOtherPasses) {
 TEST(TrainBatch, PassesThatDoNotDivideTheBatchAreRefused) {
   EXPECT_THAT([] { run_as(batch_recipe("gpt"), {.local = 3, .dp = 2}); },
               ThrowsMessage<InvalidArgument>(
-                  HasSubstr("a multiple of 6 is required; nearest: training.global_batch_size = 6, "
-                            "or training.local_batch_size = 2")));
+                  HasSubstr("a multiple of 6 is required; nearest: training.global_batch_size = 6 "
+                            "or 12, or training.local_batch_size = 2 or 4")));
 }
 
 }  // namespace
