@@ -15,6 +15,7 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/step/alike.h"
 #include "armillary/plan/step/check_step.h"
+#include "armillary/plan/step/repeat.h"
 #include "armillary/plan/step/step_program.h"
 #include "armillary/plan/step/text.h"
 #include "armillary/plan/step/words.h"
@@ -82,16 +83,30 @@ std::string around_here(const std::string& grid) {
                   around_here(to_grid(step.world(), step.tables.shape(), &fault)));
 }
 
+/// The op of a model that stands where an op of this program is, or that is the last.
+int op_of_model(const ProvedStep& own, const plan::RankProgram& model, int op) {
+  const std::vector<plan::Op>& ops = own.program.ops;
+  if (op < 0 || ops.empty()) return -1;
+  const int place = std::min(op, static_cast<int>(ops.size()) - 1);
+  const int row = folded_row(own.tables, ops[static_cast<std::size_t>(place)].step);
+  const auto there =
+      std::ranges::find_if(model.ops, [&](const plan::Op& other) { return other.step >= row; });
+  return static_cast<int>(std::min(there, model.ops.end() - 1) - model.ops.begin());
+}
+
 /// Refuses a program that is not what `model` has for its rank.
 [[noreturn]] void refuse_difference(const ProvedStep& own, StepProgram model, plan::Rank as,
                                     int op) {
-  if (own.tables.shape().mesh == model.tables.shape().mesh) {
+  const StepShape& of_model = model.tables.shape();
+  const bool folds = own.tables.shape().microbatches != of_model.microbatches;
+  if (own.tables.shape().mesh == of_model.mesh && !folds) {
     model.ranks[static_cast<std::size_t>(as)] = own.program;
-    const auto faults = check_step(model.world(), model.tables.shape(), 1);
+    const auto faults = check_step(model.world(), of_model, 1);
     if (!faults.empty()) refuse(model, faults.front());
   }
+  const plan::RankProgram& expected = model.ranks[static_cast<std::size_t>(as)];
   refuse(model, {.rank = as,
-                 .op = op,
+                 .op = folds ? op_of_model(own, expected, op) : op,
                  .rule = "alike",
                  .text = fmt::format("op {} of rank {} is another one", op, own.program.rank)});
 }
@@ -111,7 +126,7 @@ ProvedStep proved_step(comm::Communicator& world, const StepShape& shape, const 
     if (difference) refuse_difference(own, plan::step::build_step(small.shape()), as, *difference);
     if (world.rank() != 0) return;
     const StepProgram step = plan::step::build_step(small.shape());
-    const auto faults = check_step(step.world(), small.shape(), 1);
+    const auto faults = check_small(step, 1);
     if (!faults.empty()) refuse(step, faults.front());
   });
   return own;

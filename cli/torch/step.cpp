@@ -88,7 +88,7 @@ int verify_step(const StepFlags& flags) {
   if (!flags.mutant.empty()) return verify_mutant(flags, shape);
   const plan::step::StepProgram small = plan::step::build_step(smallest_alike(shape));
   const plan::step::StepShape& of_small = small.tables.shape();
-  const std::vector<plan::Diagnostic> faults = check_step(small.world(), of_small);
+  const std::vector<plan::Diagnostic> faults = check_small(small);
   if (!faults.empty()) return print_faults(flags, of_small, small.world(), faults);
   const plan::step::StepTables tables(shape);
   const plan::Measures measures = step_measures(tables);

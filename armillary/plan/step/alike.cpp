@@ -1,8 +1,14 @@
 #include "armillary/plan/step/alike.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <string>
+#include <utility>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/step/check_step.h"
+#include "armillary/plan/step/repeat.h"
 #include "armillary/plan/step/words.h"
 
 namespace armillary::plan::step {
@@ -55,6 +61,27 @@ class AlikePrograms {
   const TabledProgram& model_;
 };
 
+/// Whether rank 0 does the same in all microbatches that a proof leaves out. Not if slots of its
+/// transient tiles take turns from one microbatch to the next.
+bool repeats(const StepShape& shape) {
+  StepShape longer = shape;
+  longer.microbatches = 2 * kProvedMicrobatches;
+  const StepTables tables(longer);
+  return !without_repeats(tables, rank_program(tables, step_measures(tables), 0)).fault;
+}
+
+/// Requires as many microbatches.
+std::optional<int> difference(const TabledProgram& own, const TabledProgram& model) {
+  const AlikePrograms programs(own, model);
+  if (!programs.same_storage()) return -1;
+  const std::vector<Op>& ops = own.program.ops;
+  const std::vector<Op>& others = model.program.ops;
+  const auto [first, other] = std::ranges::mismatch(
+      ops, others, [&](const Op& a, const Op& b) { return programs.same_op(a, b); });
+  if (first == ops.end() && other == others.end()) return std::nullopt;
+  return static_cast<int>(first - ops.begin());
+}
+
 }  // namespace
 
 StepShape smallest_alike(const StepShape& shape) {
@@ -66,10 +93,12 @@ StepShape smallest_alike(const StepShape& shape) {
   small.mesh.dp = two(bit(MeshAxis::Dp)) * small.copies;
   small.mesh.cp = two(bit(MeshAxis::Cp));
   small.mesh.tp = two(bit(MeshAxis::Tp)) * small.sharers;
-  if (small.mesh == shape.mesh && small.copies == shape.copies && small.sharers == shape.sharers) {
-    return shape;
+  if (small.mesh != shape.mesh || small.copies != shape.copies || small.sharers != shape.sharers) {
+    for (UnitShape& unit : small.units) unit.shards.clear();
   }
-  for (UnitShape& unit : small.units) unit.shards.clear();
+  if (shape.microbatches > kProvedMicrobatches && repeats(small)) {
+    small.microbatches = kProvedMicrobatches;
+  }
   return small;
 }
 
@@ -86,14 +115,46 @@ Rank rank_alike(const StepTables& tables, Rank rank, const StepTables& small) {
 }
 
 std::optional<int> first_difference(const TabledProgram& own, const TabledProgram& model) {
-  const AlikePrograms programs(own, model);
-  if (!programs.same_storage()) return -1;
-  const std::vector<Op>& ops = own.program.ops;
-  const std::vector<Op>& others = model.program.ops;
-  const auto [first, other] = std::ranges::mismatch(
-      ops, others, [&](const Op& a, const Op& b) { return programs.same_op(a, b); });
-  if (first == ops.end() && other == others.end()) return std::nullopt;
-  return static_cast<int>(first - ops.begin());
+  const int microbatches = model.tables.shape().microbatches;
+  if (own.tables.shape().microbatches == microbatches) return difference(own, model);
+  ARMILLARY_CHECK(microbatches == kProvedMicrobatches);
+  const FoldedProgram folded = without_repeats(own.tables, own.program);
+  if (folded.fault) return folded.fault;
+  const std::optional<int> op = difference({own.tables, folded.program}, model);
+  if (!op || *op < 0) return op;
+  const bool at_end = *op == std::ssize(folded.ops);
+  return at_end ? static_cast<int>(own.program.ops.size()) : folded.ops[*op];
+}
+
+std::vector<Diagnostic> check_small(const StepProgram& small, int limit) {
+  std::vector<Diagnostic> faults = check_step(small.world(), small.tables.shape(), limit);
+  if (!faults.empty()) return faults;
+  struct Joint {
+    Kind kind;
+    Lane lane = 0;
+    int microbatch = 0;
+    bool operator==(const Joint&) const = default;
+  };
+  std::map<std::vector<Rank>, std::pair<Rank, std::vector<Joint>>> models;  // By group.
+  for (const RankProgram& program : small.ranks) {
+    std::map<std::vector<Rank>, std::vector<Joint>> mine;
+    for (const Op& op : program.ops) {
+      if (!step_words()[op.kind].joint) continue;
+      mine[program.groups[op.peer]].push_back(
+          {op.kind, op.lane, op.step / (2 * small.tables.units())});
+    }
+    for (const auto& [group, ops] : mine) {
+      const auto model = models.try_emplace(group, program.rank, ops).first;
+      const auto& [rank, expected] = model->second;
+      if (ops == expected) continue;
+      return {
+          {.rank = program.rank,
+           .op = -1,
+           .rule = "match",
+           .text = "comes to other joint ops in a microbatch than rank " + std::to_string(rank)}};
+    }
+  }
+  return {};
 }
 
 }  // namespace armillary::plan::step

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstddef>
 #include <functional>
 #include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "armillary/plan/step/check_step.h"
@@ -73,6 +75,81 @@ TEST(StepAlike, ADifferenceIsTold) {
   EXPECT_EQ(difference([](RankProgram& p) { p.groups[0].pop_back(); }), -1);
   EXPECT_EQ(difference([](RankProgram& p) { p.tiles[0].heads = {0, 2}; }), -1);
   EXPECT_EQ(difference([&](RankProgram& p) { p.ops[3].views[0].heads = {5, 6}; }), 3);
+}
+
+StepShape with_microbatches(StepShape shape, int microbatches) {
+  shape.microbatches = microbatches;
+  return shape;
+}
+
+TEST(StepAlike, ManyMicrobatchesAreFive) {
+  for (const StepShape& few : small_steps({{}, {.dp = 2}, {.dp = 3, .tp = 2}})) {
+    const StepShape shape = with_microbatches(few, 9);
+    const StepProgram step = build_step(shape);
+    const StepProgram small = build_step(smallest_alike(shape));
+    EXPECT_EQ(small.tables.shape().microbatches, 5) << name_of(shape);
+    EXPECT_TRUE(check_small(small).empty()) << name_of(shape);
+    EXPECT_TRUE(check_step(step.world(), shape).empty()) << name_of(shape);
+    for (const RankProgram& program : step.ranks) {
+      const Rank as = rank_alike(step.tables, program.rank, small.tables);
+      EXPECT_FALSE(first_difference({step.tables, program}, {small.tables, small.ranks[as]}))
+          << name_of(shape) << " " << program.rank;
+    }
+  }
+}
+
+/// Every op of every microbatch, left out, doubled, moved, and changed in each of its numbers.
+TEST(StepAlike, AnyOpOfAnyMicrobatchIsCompared) {
+  for (const int zero : {0, 1, 2, 3}) {
+    const StepShape shape = with_microbatches(small_step({.dp = 2, .tp = 2}, zero, 1, true), 8);
+    const StepProgram step = build_step(shape);
+    const StepProgram small = build_step(smallest_alike(shape));
+    ASSERT_EQ(small.tables.shape().microbatches, 5);
+    const auto expect_told = [&](std::size_t op, const auto& change) {
+      RankProgram program = step.ranks[1];
+      change(program, program.ops[op]);
+      if (program == step.ranks[1]) return;
+      EXPECT_TRUE(first_difference({step.tables, program}, {small.tables, small.ranks[1]}))
+          << zero << " op " << op;
+    };
+    for (std::size_t i = 0; i < step.ranks[1].ops.size(); ++i) {
+      const auto at = static_cast<std::ptrdiff_t>(i);
+      expect_told(i, [&](RankProgram& p, Op&) { p.ops.erase(p.ops.begin() + at); });
+      expect_told(i,
+                  [&](RankProgram& p, const Op& op) { p.ops.insert(p.ops.begin() + at, Op(op)); });
+      expect_told(i, [&](RankProgram& p, Op& op) {
+        if (i + 1 < p.ops.size()) std::swap(op, p.ops[i + 1]);
+      });
+      expect_told(i, [](RankProgram&, Op& op) { ++op.lane; });
+      expect_told(i, [](RankProgram&, Op& op) { ++op.step; });
+      expect_told(i, [](RankProgram&, Op& op) { ++op.peer; });
+      expect_told(i, [](RankProgram&, Op& op) { op.init[0] = !op.init[0]; });
+      expect_told(i, [](RankProgram&, Op& op) { op.init[1] = !op.init[1]; });
+      expect_told(i, [](RankProgram&, Op& op) { op.kind = StepOp::Norm; });
+      for (std::size_t v = 0; v < step.ranks[1].ops[i].views.size(); ++v) {
+        expect_told(i, [v](RankProgram&, Op& op) { ++op.views[v].tile; });
+        expect_told(i, [v](RankProgram&, Op& op) { --op.views[v].tile; });
+        expect_told(i, [v](RankProgram&, Op& op) { ++op.views[v].heads.end; });
+        expect_told(i, [v](RankProgram&, Op& op) { op.views[v].blocks = BlockIds{99}; });
+      }
+    }
+    for (std::size_t i = 0; i < step.ranks[1].tiles.size(); ++i) {
+      expect_told(0, [i](RankProgram& p, Op&) { ++p.tiles[i].heads.begin; });
+      expect_told(0, [i](RankProgram& p, Op&) { p.tiles[i].blocks = BlockIds{99}; });
+      expect_told(0, [i](RankProgram& p, Op&) { p.tiles[i].slot = i == 0 ? 1 : p.tiles[0].slot; });
+      expect_told(0, [i](RankProgram& p, Op&) { p.tiles[i].narrow = true; });
+    }
+    for (std::size_t i = 0; i + 1 < step.ranks[1].inputs.size(); ++i) {
+      expect_told(0, [i](RankProgram& p, Op&) { std::swap(p.inputs[i], p.inputs[i + 1]); });
+    }
+  }
+}
+
+/// A model of 30 layers on 8 ranks in 256 microbatches is proved as one in 4.
+TEST(StepAlike, ProofsDoNotGrowWithMicrobatches) {
+  StepShape shape{.units = {}, .mesh = {.dp = 4, .tp = 2}, .microbatches = 256, .zero = 3};
+  shape.units.assign(32, UnitShape{.name = "unit", .split = 1000, .summed = 10, .uses = {}});
+  EXPECT_EQ(smallest_alike(shape).microbatches, 5);
 }
 
 /// A model of 30 layers on 8 ranks in 4 microbatches, as a run proves it.
