@@ -1,9 +1,11 @@
 #include "armillary/host/launch/folder_guard.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <syslog.h>
 #include <unistd.h>
 
 #include <array>
@@ -24,56 +26,77 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kAway(1);
 constexpr std::chrono::milliseconds kLook(20);
 
-/// Whether a process of this machine has the folder among its variables: it may make it again.
-bool has_users(const std::string& folder) {
+/// A guard that was told to end has so long.
+constexpr std::chrono::seconds kEnd(5);
+
+/// The pid of a process of this machine that has the folder among its variables, as it may make it
+/// again; empty: there is none.
+std::string user_of(const std::string& folder) {
   std::error_code error;
   using Processes = std::filesystem::directory_iterator;
   for (Processes at("/proc", error); at != Processes(); at.increment(error)) {
     std::ifstream stream(at->path() / "environ", std::ios::binary);
     const std::string variables{std::istreambuf_iterator<char>(stream), {}};
-    if (variables.find(folder) != std::string::npos) return true;
+    if (variables.find(folder) != std::string::npos) return at->path().filename().string();
   }
-  return false;
+  return "";
 }
 
-void remove_for_good(const std::string& folder) {
+/// Says which process is left, and what to do. The launcher is dead, so nobody is thrown to.
+void tell_left(const std::string& folder, std::chrono::seconds patience) {
+  const std::string pid = user_of(folder);
+  std::string name;
+  if (!pid.empty()) std::getline(std::ifstream("/proc/" + pid + "/comm"), name);
+  const std::string text = fmt::format(
+      "launch: {} still uses {} {} s after its launcher was killed; its end is required; nearest: "
+      "{}rm -rf {}",
+      pid.empty() ? "a process that is not seen" : fmt::format("process {} ({})", pid, name),
+      folder, patience.count(), pid.empty() ? "" : fmt::format("kill -9 {}; ", pid), folder);
+  openlog("armillary", LOG_PERROR, LOG_USER);
+  syslog(LOG_WARNING, "%s", text.c_str());
+}
+
+void remove_for_good(const std::string& folder, std::chrono::seconds patience) {
+  const Clock::time_point deadline = Clock::now() + patience;
   std::error_code error;  // Nobody is left to be told.
   do {
     for (Clock::time_point away = Clock::now(); Clock::now() - away < kAway;) {
+      if (Clock::now() > deadline) return tell_left(folder, patience);
       if (std::filesystem::exists(folder, error)) {
         std::filesystem::remove_all(folder, error);
         away = Clock::now();
       }
       std::this_thread::sleep_for(kLook);
     }
-  } while (has_users(folder));
+  } while (!user_of(folder).empty());
 }
 
 /// The life of the guard. It holds nothing of the launcher's but the line: whoever reads the
-/// launcher's output sees its end with the launcher.
-[[noreturn]] void guard(const std::string& folder, int line) {
+/// launcher's output sees its end with the launcher. A terminal has no end, so it may stay.
+[[noreturn]] void guard(const std::string& folder, std::chrono::seconds patience, int line) {
   setsid();  // A signal to the launcher's group or terminal is none for the guard.
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_IGN);
   const int nothing = open("/dev/null", O_RDWR);
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) dup2(nothing, stream);
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO}) dup2(nothing, stream);
+  if (isatty(STDERR_FILENO) == 0) dup2(nothing, STDERR_FILENO);
   constexpr int kLine = STDERR_FILENO + 1;
   dup2(line, kLine);
   close_range(kLine + 1, ~0U, 0);
   char word = 0;
   // A word is an orderly end; the end of the line without one is the launcher's death.
-  if (read(kLine, &word, 1) != 1) remove_for_good(folder);
+  if (read(kLine, &word, 1) != 1) remove_for_good(folder, patience);
   _exit(0);
 }
 
 }  // namespace
 
-FolderGuard::FolderGuard(const std::string& folder) {
+FolderGuard::FolderGuard(const std::string& folder, std::chrono::seconds patience) {
   std::array<int, 2> ends = {};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) return;
   line_ = Descriptor(ends[0]);
   Descriptor other(ends[1]);
   pid_ = fork();
-  if (pid_ == 0) guard(folder, other.get());
+  if (pid_ == 0) guard(folder, patience, other.get());
 }
 
 FolderGuard::~FolderGuard() {
@@ -81,7 +104,11 @@ FolderGuard::~FolderGuard() {
   const char word = 0;
   send(line_.get(), &word, 1, MSG_NOSIGNAL);
   line_.close();
-  waitpid(pid_, nullptr, 0);
+  const Clock::time_point deadline = Clock::now() + kEnd;
+  while (waitpid(pid_, nullptr, WNOHANG) == 0) {
+    if (Clock::now() > deadline) kill(pid_, SIGKILL);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 }  // namespace armillary::launch

@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <string>
 
 #include "armillary/core/descriptor.h"
@@ -11,15 +12,17 @@ namespace armillary::launch {
 
 /// The guard of a folder, which may be made later, from construction to the end of this object or
 /// of this process. If the process dies first, the guard removes the folder, and what processes
-/// that have it among their variables still put there.
+/// that have it among their variables still put there. It waits for their end, but not for ever:
+/// then it names the one that is left, in the system's log and on the terminal, if there is one.
 class FolderGuard {
  public:
   /// Forks. A system that gives no process gives no guard either: the folder is then as safe as
   /// this process is.
-  explicit FolderGuard(const std::string& folder);
+  explicit FolderGuard(const std::string& folder,
+                       std::chrono::seconds patience = std::chrono::minutes(10));
   FolderGuard(const FolderGuard&) = delete;
   FolderGuard& operator=(const FolderGuard&) = delete;
-  /// Ends the guard, which leaves the folder alone.
+  /// Ends the guard, which leaves the folder alone. One that does not end is killed after 5 s.
   ~FolderGuard();
 
  private:

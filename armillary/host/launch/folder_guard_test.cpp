@@ -2,10 +2,12 @@
 #include "armillary/host/launch/folder_guard.h"
 
 #include <gtest/gtest.h>
+#include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -83,6 +85,48 @@ TEST_F(GuardedFolder, IsRemovedAgainIfAProcessOfTheRunMakesItLate) {
   waitpid(late, &status, 0);
   EXPECT_EQ(status, 0);
   EXPECT_TRUE(goes_away());
+}
+
+/// A process that has the folder among its variables, for a minute.
+pid_t user_of_folder(const std::string& folder) {
+  const pid_t user = fork();
+  if (user == 0) {
+    const std::string variable = "FOLDER=" + folder;
+    const char* variables[] = {variable.c_str(), nullptr};
+    execle("/bin/sleep", "sleep", "60", nullptr, const_cast<char**>(variables));
+    _exit(1);
+  }
+  return user;
+}
+
+TEST_F(GuardedFolder, AProcessThatDoesNotEndIsNamedAndNotWaitedFor) {
+  const pid_t user = user_of_folder(path_);
+  int terminal = -1;
+  int other = -1;
+  ASSERT_EQ(openpty(&terminal, &other, nullptr, nullptr, nullptr), 0);
+  const pid_t owner = fork();
+  if (owner == 0) {
+    dup2(other, STDERR_FILENO);
+    const FolderGuard guard(path_, std::chrono::seconds(2));
+    raise(SIGKILL);
+  }
+  waitpid(owner, nullptr, 0);
+  close(other);  // The guard has it alone: its end is the end of what is read.
+  std::string told;
+  std::array<char, 256> text = {};
+  for (ssize_t n = 0; (n = read(terminal, text.data(), text.size())) > 0;) {
+    told.append(text.data(), static_cast<std::size_t>(n));
+  }
+  close(terminal);
+  const std::string pid = std::to_string(user);
+  EXPECT_NE(told.find("process " + pid + " (sleep) still uses " + path_.string() +
+                      " 2 s after its launcher was killed"),
+            std::string::npos)
+      << told;
+  EXPECT_NE(told.find("kill -9 " + pid), std::string::npos) << told;
+  EXPECT_FALSE(fs::exists(path_));
+  kill(user, SIGKILL);
+  waitpid(user, nullptr, 0);
 }
 
 TEST_F(GuardedFolder, StaysAtTheEndOfTheGuard) {
