@@ -91,6 +91,7 @@ tune::AdviceQuestion question(const AdviseFlags& flags, RecipeModel model_of) {
         "is required",
         flags.step);
   }
+  question.microbatch = kind == cost::StepKind::Train ? 0 : 1;
   const std::string usual = is_dit ? "full" : "causal";
   question.mask = [mask = flags.mask.empty() ? usual : flags.mask](std::int64_t seq) {
     return plan::parse_mask(mask, {seq, seq});

@@ -159,23 +159,4 @@ plan::Mask sequence_mask(std::string_view text, std::span<const std::int64_t> do
   return plan::parse_mask(text, lengths);
 }
 
-plan::Mask joined_mask(std::span<const plan::Mask> masks) {
-  ARMILLARY_CHECK(!masks.empty());
-  if (masks.size() == 1) return masks.front();
-  std::vector<plan::Band> bands;
-  std::int64_t begin = 0;
-  for (const plan::Mask& mask : masks) {
-    ARMILLARY_CHECK(mask.q_len() == mask.kv_len());
-    // Queries and keys move alike, so distances stay.
-    const auto moved = [begin](plan::Interval range) {
-      return plan::Interval{range.begin + begin, range.end + begin};
-    };
-    for (const plan::Band& band : mask.bands()) {
-      bands.push_back({moved(band.q), moved(band.k), band.lo, band.hi});
-    }
-    begin += mask.q_len();
-  }
-  return {begin, begin, std::move(bands)};
-}
-
 }  // namespace armillary::train

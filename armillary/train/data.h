@@ -75,8 +75,4 @@ bool reads_documents(std::string_view mask);
 /// @throws InvalidArgument as plan::parse_mask.
 plan::Mask sequence_mask(std::string_view text, std::span<const std::int64_t> documents);
 
-/// The mask of sequences one after another, of which no token sees those of another. Requires one
-/// mask at least, each of as many keys as queries.
-plan::Mask joined_mask(std::span<const plan::Mask> masks);
-
 }  // namespace armillary::train

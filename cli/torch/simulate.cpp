@@ -102,7 +102,7 @@ std::vector<sim::Timeline> attention_passes(const RecipeStep& step) {
   const std::vector<plan::Mask> masks(
       static_cast<std::size_t>(recipe.training.local_batch_size),
       train::sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1)));
-  const plan::Planner planner(train::attention_problem(recipe, heads, train::joined_mask(masks)),
+  const plan::Planner planner(train::attention_problem(recipe, heads, plan::joined_mask(masks)),
                               train::chosen_strategy(recipe, heads, mesh.cp).strategy);
   std::vector<plan::Pass> passes{plan::Pass::Forward};
   if (step.parallelism.recompute == cost::Recompute::Full) passes.push_back(plan::Pass::Forward);

@@ -237,4 +237,23 @@ Mask intersect(const Mask& a, const Mask& b) {
   return {a.q_len_, a.kv_len_, std::move(common)};
 }
 
+Mask joined_mask(std::span<const Mask> masks) {
+  ARMILLARY_CHECK(!masks.empty());
+  if (masks.size() == 1) return masks.front();
+  std::vector<Band> bands;
+  std::int64_t begin = 0;
+  for (const Mask& mask : masks) {
+    ARMILLARY_CHECK(mask.q_len() == mask.kv_len());
+    // Queries and keys move alike, so distances stay.
+    const auto moved = [begin](Interval range) {
+      return Interval{range.begin + begin, range.end + begin};
+    };
+    for (const Band& band : mask.bands()) {
+      bands.push_back({moved(band.q), moved(band.k), band.lo, band.hi});
+    }
+    begin += mask.q_len();
+  }
+  return {begin, begin, std::move(bands)};
+}
+
 }  // namespace armillary::plan

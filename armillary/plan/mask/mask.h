@@ -142,6 +142,10 @@ Mask block_causal_mask(Lengths lengths, std::int64_t block);
 Mask documents_mask(Lengths lengths, const std::vector<std::int64_t>& documents,
                     const Within& within = Causal{});
 
+/// The mask of sequences one after another, of which no token sees those of another. Requires one
+/// mask at least, each of as many keys as queries.
+Mask joined_mask(std::span<const Mask> masks);
+
 /// Parses a mask as it is written on the command line:
 ///
 ///   full

@@ -1,6 +1,6 @@
 // advise.cpp: every division of the devices that the model and the batch allow is costed. The
-// attention of a mesh depends on its cp, its tp and its recomputation alone, so it is estimated
-// once for each; all other terms are formulas, which cost nothing.
+// attention of a mesh depends on its cp, its tp, the sequences of a pass and its recomputation
+// alone, so it is estimated once for each; all other terms are formulas, which cost nothing.
 #include "armillary/predict/tune/advise.h"
 
 #include <fmt/format.h>
@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "armillary/core/count_text.h"
@@ -108,7 +109,7 @@ class Adviser {
           "advise: no mesh of {} divides {}{}, {} and {} with at most "
           "{} a sequence; other numbers are required",
           count_of(devices_, "device"), count_of(question_.step.batch, "sequence"),
-          question_.microbatch == 1 ? "" : fmt::format(" in passes of {}", question_.microbatch),
+          question_.microbatch <= 1 ? "" : fmt::format(" in passes of {}", question_.microbatch),
           count_of(question_.step.model.attention.heads, "head"),
           count_of(question_.step.model.attention.layers, "layer"), count_of(kMostRanks, "rank"));
     }
@@ -139,18 +140,20 @@ class Adviser {
         if (model.layers % pp != 0) continue;
         for (const int dp : divisors(devices_ / tp / pp)) {
           const int cp = devices_ / tp / pp / dp;
-          const bool divides = question_.step.batch % (dp * question_.microbatch) == 0;
-          if (!divides || cp > question_.step.seq || cp > kMostRanks) continue;
+          const std::vector<std::int64_t> passes = passes_of(dp, pp);
+          if (passes.empty() || cp > question_.step.seq || cp > kMostRanks) continue;
           for (const int zero : {0, 1, 2, 3}) {
             if (zero > 0 && cp * dp == 1) continue;
             // Forward alone has neither gradients nor state to divide, and computes nothing again.
             if (!trains() && zero != 0 && zero != 3) continue;
             for (const cost::Recompute recompute : kPolicies) {
               if (recompute != cost::Recompute::None && !trains()) continue;
-              meshes.push_back({.mesh = {.pp = pp, .dp = dp, .cp = cp, .tp = tp},
-                                .zero = zero,
-                                .recompute = recompute,
-                                .microbatch = question_.microbatch});
+              for (const std::int64_t sequences : passes) {
+                meshes.push_back({.mesh = {.pp = pp, .dp = dp, .cp = cp, .tp = tp},
+                                  .zero = zero,
+                                  .recompute = recompute,
+                                  .microbatch = sequences});
+              }
             }
           }
         }
@@ -159,11 +162,25 @@ class Adviser {
     return meshes;
   }
 
+  /// The numbers of sequences that a replica may take in one pass.
+  std::vector<std::int64_t> passes_of(std::int64_t dp, int pp) const {
+    constexpr std::int64_t kMostInPass = 8;  // A pass has a band of the mask for each.
+    const std::int64_t given = question_.microbatch;
+    const std::int64_t most = given > 0 ? given : pp == 1 ? kMostInPass : 1;
+    std::vector<std::int64_t> passes;
+    for (std::int64_t sequences = std::max<std::int64_t>(given, 1); sequences <= most;
+         ++sequences) {
+      if (question_.step.batch % (dp * sequences) == 0) passes.push_back(sequences);
+    }
+    return passes;
+  }
+
   bool trains() const { return question_.step.kind == cost::StepKind::Train; }
 
   /// Nothing if no strategy solves the problem on so many ranks.
   std::optional<Advised> cost(const cost::Parallelism& parallelism) {
-    const Attentions& attentions = attentions_of(parallelism.mesh.cp, parallelism.mesh.tp);
+    const Attentions& attentions =
+        attentions_of(parallelism.mesh.cp, parallelism.mesh.tp, parallelism.microbatch);
     if (attentions.empty()) return std::nullopt;
     const LayerAttention& attention =
         attentions.at(static_cast<std::size_t>(parallelism.recompute));
@@ -181,19 +198,21 @@ class Adviser {
     return advised;
   }
 
-  /// The fastest attention by estimate, kept by cp and tp.
-  const Attentions& attentions_of(int cp, int tp) {
-    const auto [at, is_new] = attention_.try_emplace({cp, tp});
+  /// The fastest attention by estimate, kept by cp, tp and sequences of a pass. These are joined
+  /// into one, as `train` does, so tiles of keys that nobody needs do not travel.
+  const Attentions& attentions_of(int cp, int tp, std::int64_t sequences) {
+    const auto [at, is_new] = attention_.try_emplace({cp, tp, sequences});
     if (!is_new) return at->second;
     const cost::ModelAttention& model = question_.step.model.attention;
+    const std::vector<plan::Mask> masks(static_cast<std::size_t>(sequences),
+                                        question_.mask(question_.step.seq));
     Question question{.problem = {.world = cp,
-                                  .batch = question_.microbatch,
                                   .heads = static_cast<int>(model.heads) / tp,
                                   .kv_heads = static_cast<int>(model.kv_heads) / tp,
                                   .head_dim = static_cast<int>(model.head_dim),
                                   .value_dim = static_cast<int>(model.head_dim),
                                   .dtype = plan::Dtype::Bf16,
-                                  .mask = question_.mask(question_.step.seq)},
+                                  .mask = plan::joined_mask(masks)},
                       .cluster = sim::group_share(question_.cluster, tp),
                       .names = {"ring", "usp", "ulysses", "grid"}};
     if (!trains()) question.passes = {plan::Pass::Forward};
@@ -327,7 +346,7 @@ class Adviser {
 
   const AdviceQuestion& question_;
   int devices_;
-  std::map<std::pair<int, int>, Attentions> attention_;
+  std::map<std::tuple<int, int, std::int64_t>, Attentions> attention_;
   std::vector<Advised> all_;
 };
 
@@ -345,6 +364,7 @@ nlohmann::ordered_json json_of(const Advised& advised) {
           {"pp", mesh.pp},
           {"zero", parallelism.zero},
           {"recompute", name_of(parallelism.recompute)},
+          {"local_batch_size", parallelism.microbatch},
           {"strategy", to_string(attention.strategy)},
           {"layout", to_string(attention.layout)},
           {"time_s",
@@ -388,11 +408,14 @@ std::string to_string(const Advised& advised) {
   const cost::Parallelism& parallelism = advised.parallelism;
   const MeshShape& mesh = parallelism.mesh;
   const Cut cut = cut_of(advised.attention.strategy, mesh.cp);
-  return fmt::format("dp {}, cp {} = {} x {} x {}, tp {}, pp {}, ZeRO-{}{}", mesh.dp, mesh.cp,
+  return fmt::format("dp {}, cp {} = {} x {} x {}, tp {}, pp {}, ZeRO-{}{}{}", mesh.dp, mesh.cp,
                      cut.u, cut.rq, cut.rk, mesh.tp, mesh.pp, parallelism.zero,
                      parallelism.recompute == cost::Recompute::None
                          ? ""
-                         : ", recompute " + name_of(parallelism.recompute));
+                         : ", recompute " + name_of(parallelism.recompute),
+                     parallelism.microbatch <= 1
+                         ? ""
+                         : fmt::format(", {} sequences a pass", parallelism.microbatch));
 }
 
 Advice advise(const AdviceQuestion& question) {

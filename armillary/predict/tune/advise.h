@@ -21,8 +21,9 @@ struct AdviceQuestion {
   std::string model;  ///< The name of its model.
   cost::Step step;
   sim::Cluster cluster;
-  int devices = 0;              ///< 0: all of the cluster.
-  std::int64_t microbatch = 1;  ///< Sequences of a replica in one pass.
+  int devices = 0;  ///< 0: all of the cluster.
+  /// Sequences of a replica in one pass; 0: 1 to 8 are tried, more than 1 without a pipeline.
+  std::int64_t microbatch = 1;
   /// The mask of a sequence of so many tokens.
   std::function<plan::Mask(std::int64_t seq)> mask;
 };
@@ -45,7 +46,7 @@ struct Advised {
   std::int64_t longest_seq = 0;
   bool fits = false;
 };
-/// `dp 2, cp 8 = 4 x 2 x 1, tp 1, pp 1, ZeRO-1, recompute attention_output`.
+/// `dp 2, cp 8 = 4 x 2 x 1, tp 1, pp 1, ZeRO-1, recompute attention_output, 4 sequences a pass`.
 std::string to_string(const Advised& advised);
 
 struct Advice {
@@ -57,7 +58,7 @@ struct Advice {
 
 /// @throws InvalidArgument for a model, cluster or number of devices that cannot be used, or "does
 /// not fit: needs X GiB, has Y, the longest sequence that fits is Z", X of the mesh that needs
-/// least. Cost: estimates of some ten candidates for each pair of cp and tp.
+/// least. Cost: estimates of some ten candidates for each cp, tp and number of sequences in a pass.
 Advice advise(const AdviceQuestion& question);
 
 /// The advice as one JSON object: `meshes`, the fastest first, each with its axes, `time_s` and

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <map>
 
 #include "armillary/core/error.h"
@@ -91,6 +92,25 @@ TEST(Advise, PassesOfSeveralSequencesDivideTheBatchAndHoldMore) {
   question.microbatch = 3;
   EXPECT_THAT([&] { advise(question); }, ::testing::ThrowsMessage<InvalidArgument>(
                                              HasSubstr("divides 8 sequences in passes of 3, ")));
+}
+
+TEST(Advise, SequencesOfAPassAreSearchedAndPricedAsDocuments) {
+  AdviceQuestion question = advice_question("llama2-7b", "c6", 4096, 8);
+  question.devices = 4;
+  question.cluster.device.memory_bytes = 1e15;
+  question.microbatch = 0;
+  const Advice advice = advise(question);
+  std::map<std::int64_t, double> attention;
+  for (const Advised& advised : advice.meshes) {
+    const cost::Parallelism& of = advised.parallelism;
+    EXPECT_EQ(8 % (of.mesh.dp * of.microbatch), 0);
+    EXPECT_TRUE(of.mesh.pp == 1 || of.microbatch == 1);
+    if (of.mesh.cp == 4) attention.try_emplace(of.microbatch, advised.time.attention);
+  }
+  ASSERT_EQ(attention.size(), 4);  // 1, 2, 4, 8
+  // Each sequence sees itself only: joined ones have no pairs more, and fewer keys travel.
+  EXPECT_LE(attention[8], 1.01 * attention[1]);
+  EXPECT_THAT(to_json(advice), HasSubstr(R"("local_batch_size":8)"));
 }
 
 TEST(Advise, TimesAndMemoryAreSums) {
