@@ -147,11 +147,9 @@ std::vector<Diagnostic> check_small(const StepProgram& small, int limit) {
       const auto model = models.try_emplace(group, program.rank, ops).first;
       const auto& [rank, expected] = model->second;
       if (ops == expected) continue;
-      return {
-          {.rank = program.rank,
-           .op = -1,
-           .rule = "match",
-           .text = "comes to other joint ops in a microbatch than rank " + std::to_string(rank)}};
+      Diagnostic fault{.rank = program.rank, .op = -1, .rule = "match", .text = {}};
+      fault.text = "comes to other joint ops in a microbatch than rank " + std::to_string(rank);
+      return {std::move(fault)};
     }
   }
   return {};
