@@ -188,11 +188,16 @@ class WellFormedChecker {
 
   const Tile& tile(const View& view) const { return program_.tiles[view.tile]; }
 
-  /// A compute op is on its lane, and its operands fit the op and each other.
+  /// A compute op is on its lane, a copy is not, and its operands fit the op and each other.
   void check_compute(int i) {
     const Op& op = program_.ops[i];
     if (words_[op.kind].joint) {
       check_joint(i);
+    } else if (words_[op.kind].beside) {
+      if (op.lane <= kCompute) {
+        diagnostics_.add(program_.rank, i, "well_formed", "{} on the compute lane",
+                         words_[op.kind].name);
+      }
     } else if (op.lane != kCompute) {
       diagnostics_.add(program_.rank, i, "well_formed", "{} on comm lane {}", words_[op.kind].name,
                        op.lane);

@@ -54,6 +54,8 @@ struct KindWord {
   /// communication lane; no rank goes on before all have come to it. Joint ops are proved, printed
   /// and written, but not simulated or run by the machine yet.
   bool joint = false;
+  /// A copy beside compute: it is on a lane that is not that of compute.
+  bool beside = false;
   bool reshapes = false;  ///< Operands of one side may differ in blocks and heads.
   unsigned written = 0;  ///< Operands that are written or updated, a bit for each; see kind_word().
 };

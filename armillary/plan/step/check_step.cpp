@@ -111,9 +111,10 @@ void check_storage(const StepTables& tables, const RankProgram& program, Diagnos
     if (is_unit && !fits) diagnostics.add(rank, -1, "shards", "a tile has some of the shards");
   }
   if (!diagnostics.empty()) return;
-  const std::int64_t rest = bytes_of(tables, program).rest;
+  const StepBytes bytes = bytes_of(tables, program);
+  const std::int64_t rest = bytes.rest + bytes.host;
   const std::int64_t required = resting_bytes(tables, rank);
-  if (rest == required) return;
+  if (rest == required && bytes.host == host_bytes(tables, rank)) return;
   diagnostics.add(rank, -1, "bytes", "{} bytes rest here; ZeRO stage {} has {}", rest,
                   tables.zero(), required);
 }

@@ -17,6 +17,8 @@
 //   undefined  no op reads what was never written, was released, or was replaced in its slot; each
 //              unit is gathered before it runs, with the values from before the update
 //   freed      transient tiles are released, once, before another takes their slot
+//   host       state on the host is fetched before its update and moved back after it, once; an
+//              update takes its buffer, and nothing else takes, fills or frees that meanwhile
 //   early      no gradient is summed before its last contribution: of the microbatch in a
 //              reduce_scatter, of the step otherwise
 //   axes       a sum goes over axes along which all of its terms are still partial

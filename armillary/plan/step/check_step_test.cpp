@@ -49,6 +49,22 @@ TEST(Step, IsProvedWithCopiesSharersAndUnevenShards) {
   }
 }
 
+TEST(Step, IsProvedWithStateOnTheHost) {
+  std::vector<StepShape> shapes = small_steps(small_meshes());
+  const std::vector<StepShape> grouped = grouped_steps();
+  shapes.insert(shapes.end(), grouped.begin(), grouped.end());
+  for (StepShape& shape : shapes) {
+    shape.state_on_host = true;
+    const StepProgram step = build_step(shape);
+    EXPECT_EQ(faults_of(step), std::vector<Diagnostic>{}) << name_of(shape);
+    std::set<int> buffers;
+    for (const Tile& tile : step.ranks[0].tiles) {
+      if (tile.tensor == StepTensor::Buffer) buffers.insert(tile.slot);
+    }
+    EXPECT_EQ(buffers.size(), 2U) << name_of(shape);
+  }
+}
+
 TEST(Step, IsProvedWithUnitsThatShareMuch) {
   StepShape shape{.units = {{.name = "a", .split = 9},
                             {.name = "b", .split = 8, .uses = {0}},
@@ -179,6 +195,38 @@ TEST(Step, UpdatedValuesRunInTheNextStepOnly) {
   };
   EXPECT_EQ(fault_of(small_step({.dp = 2}, 0, 1, false), run_again),
             "undefined: reads weight of embedding, which is updated already");
+}
+
+TEST(Step, FaultsOfStateOnTheHostAreNamed) {
+  StepShape shape = small_step({.dp = 2}, 1, 1, false);
+  const auto on_device = with_first(StepOp::Update, [](RankProgram& program, Op& op) {
+    const BlockIds blocks = op.views[UpdateOperand::kState].blocks;
+    const auto state = std::ranges::find_if(program.tiles, [&](const Tile& tile) {
+      return tile.tensor == StepTensor::State && tile.blocks == blocks;
+    });
+    op.views[UpdateOperand::kState].tile = static_cast<int>(state - program.tiles.begin());
+  });
+  const auto add_release = [](StepProgram& step) {
+    for (RankProgram& program : step.ranks) {
+      const auto update =
+          std::ranges::find_if(program.ops, [](const Op& op) { return op.kind == StepOp::Update; });
+      const Op release{.kind = StepOp::Release,
+                       .step = update->step,
+                       .views = {update->views[UpdateOperand::kState]}};
+      program.ops.insert(update, release);
+    }
+  };
+  EXPECT_EQ(fault_of(shape, add_release),
+            "freed: releases state of embedding, which is no transient tile");
+  shape.state_on_host = true;
+  EXPECT_EQ(fault_of(shape, without(StepOp::Move)),
+            "undefined: reads buffer of embedding, which is not there");
+  EXPECT_EQ(fault_of(shape, add_release),
+            "host: releases buffer of embedding, which is not moved back");
+  EXPECT_THAT(fault_of(shape, on_device), testing::StartsWith("host: "));
+  const auto on_compute = [](RankProgram&, Op& op) { op.lane = kCompute; };
+  EXPECT_EQ(fault_of(shape, with_first(StepOp::Move, on_compute)),
+            "well_formed: move on the compute lane");
 }
 
 /// A sum over tp as well counts the values of a part that is split once too often.

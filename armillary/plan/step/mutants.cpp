@@ -65,6 +65,33 @@ int last_contribution(const RankProgram& program, int i) {
   ARMILLARY_CHECK(false);
 }
 
+bool is_fetch(const RankProgram& program, const Op& op) {
+  return op.kind == StepOp::Move &&
+         tile_of(program, op.views[MoveOperand::kTo]).tensor == StepTensor::Buffer;
+}
+
+/// The buffer of a move.
+int buffer_of(const RankProgram& program, const Op& move) {
+  return move.views[is_fetch(program, move) ? MoveOperand::kTo : MoveOperand::kFrom].tile;
+}
+
+/// The update that takes a buffer.
+int update_of(const RankProgram& program, int buffer) {
+  const auto update = std::ranges::find_if(program.ops, [&](const Op& op) {
+    return op.kind == StepOp::Update && op.views[UpdateOperand::kState].tile == buffer;
+  });
+  ARMILLARY_CHECK(update != program.ops.end());
+  return static_cast<int>(update - program.ops.begin());
+}
+
+/// The slot of another buffer than this one; -1: there is none.
+int other_slot(const RankProgram& program, int buffer) {
+  const auto other = std::ranges::find_if(program.tiles, [&](const Tile& tile) {
+    return tile.tensor == StepTensor::Buffer && tile.slot != program.tiles[buffer].slot;
+  });
+  return other == program.tiles.end() ? -1 : other->slot;
+}
+
 /// The last op before `i` that reads the tile that it releases.
 int last_reader(const RankProgram& program, int i) {
   const int tile = program.ops[i].views.front().tile;
@@ -95,6 +122,7 @@ class StepMutants {
       if (op.kind == StepOp::Release) add_frees(i);
       if (op.kind == StepOp::Norm) add_norms(i);
       if (op.kind == StepOp::Update) on_one(StepMutation::UpdateLeftOut, i, erase);
+      if (op.kind == StepOp::Move) add_moves(i);
     }
     add_norm_sum();
     return count_;
@@ -161,6 +189,38 @@ class StepMutants {
     });
   }
 
+  void add_moves(int i) {
+    on_one(StepMutation::MoveLeftOut, i, erase);
+    const RankProgram& first = step_.ranks.front();
+    if (!is_fetch(first, first.ops[i])) {
+      return on_one(StepMutation::MoveBackEarly, i, [](RankProgram& program, int op) {
+        move_before(program, op, update_of(program, buffer_of(program, program.ops[op])));
+      });
+    }
+    on_one(StepMutation::UpdateInFlight, i, [](RankProgram& program, int op) {
+      move_before(program, update_of(program, buffer_of(program, program.ops[op])), op);
+    });
+    on_one(StepMutation::BufferReleased, i, [](RankProgram& program, int op) {
+      const int buffer = buffer_of(program, program.ops[op]);
+      const int update = update_of(program, buffer);
+      const Op release{.kind = StepOp::Release,
+                       .step = program.ops[update].step,
+                       .views = {program.ops[op].views[MoveOperand::kTo]}};
+      program.ops.insert(program.ops.begin() + update, release);
+    });
+    if (other_slot(first, buffer_of(first, first.ops[i])) < 0) return;
+    on_one(StepMutation::OtherBuffer, i, [](RankProgram& program, int op) {
+      const int buffer = buffer_of(program, program.ops[op]);
+      Tile other = program.tiles[buffer];
+      other.slot = other_slot(program, buffer);
+      const std::int64_t bytes = program.slots[program.tiles[buffer].slot].bytes;
+      program.slots[other.slot].bytes = std::max(program.slots[other.slot].bytes, bytes);
+      View& state = program.ops[update_of(program, buffer)].views[UpdateOperand::kState];
+      state.tile = static_cast<int>(program.tiles.size());
+      program.tiles.push_back(std::move(other));
+    });
+  }
+
   void add_norms(int i) {
     on_one(StepMutation::NormTwice, i, repeat);
     // The first rank of tp counts all parts; here the second counts them too.
@@ -206,9 +266,11 @@ class StepMutants {
 }  // namespace
 
 std::string_view to_string(StepMutation mutation) {
-  constexpr std::array<std::string_view, 10> kNames{
-      "sum left out",  "sum twice",       "other axes", "sum early",         "free early",
-      "free left out", "gather left out", "norm twice", "norm on all ranks", "update left out"};
+  constexpr std::array<std::string_view, 15> kNames{
+      "sum left out",      "sum twice",       "other axes",      "sum early",
+      "free early",        "free left out",   "gather left out", "norm twice",
+      "norm on all ranks", "update left out", "move left out",   "move back early",
+      "update in flight",  "other buffer",    "buffer released"};
   return kNames.at(static_cast<std::size_t>(mutation));
 }
 

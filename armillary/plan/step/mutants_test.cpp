@@ -42,6 +42,25 @@ TEST(StepMutants, OfGroupedAxesAreCaught) {
   }
 }
 
+TEST(StepMutants, OfStateOnTheHostAreCaught) {
+  std::set<std::string> kinds;
+  for (StepShape shape : small_steps({{}, {.dp = 2}, {.cp = 2, .tp = 2}})) {
+    shape.state_on_host = true;
+    const StepProgram step = build_step(shape);
+    for_each_mutant(step, [&](const StepMutant& mutant) {
+      kinds.emplace(to_string(mutant.mutation));
+      const World world{step.measures, mutant.ranks};
+      const std::vector<Diagnostic> faults = check_step(world, shape);
+      ASSERT_FALSE(faults.empty()) << name_of(shape) << ": " << to_string(mutant, step);
+      EXPECT_THAT(to_grid(world, shape, &faults[0]), testing::HasSubstr("<-- HERE"));
+    });
+  }
+  for (const char* name : {"move left out", "move back early", "update in flight", "other buffer",
+                           "buffer released"}) {
+    EXPECT_TRUE(kinds.contains(name)) << name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(All, StepMutantsOnMesh,
                          testing::Range(std::size_t{0}, small_meshes().size()));
 

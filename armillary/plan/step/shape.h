@@ -61,6 +61,8 @@ struct StepShape {
   int copies = 1;   ///< A divisor of dp. The copies are the outer ranks along dp.
   int sharers = 1;  ///< A divisor of tp below tp.
   ValueBytes bytes = {};
+  /// The optimizer's state rests on the host, and is on the device for the update of a unit.
+  bool state_on_host = false;
 };
 
 /// @throws InvalidArgument naming what is wrong and the nearest legal choice.

@@ -49,8 +49,9 @@ StepMeaning::Shown StepMeaning::write(const Action& at, std::size_t v) {
   if (lost >= 0) {
     const Tile& tile = program(at).tiles[lost];
     fault(at, "freed",
-          fmt::format("takes the slot of {}, which is not released",
-                      block_name(tables_, tile, tile.blocks.front())));
+          fmt::format("takes the slot of {}, which is not {}",
+                      block_name(tables_, tile, tile.blocks.front()),
+                      tile.tensor == StepTensor::Buffer ? "moved back" : "released"));
   }
   const Tile& tile = program(at).tiles[view.tile];
   if (is_transient(tables_, at.rank, tile) && memory.holds_values(view.tile)) {
@@ -159,6 +160,8 @@ void StepMeaning::run(std::span<const Action> parts) {
         return run_norm(at);
       case StepOp::Update:
         return run_update(at);
+      case StepOp::Move:
+        return run_move(at);
       default:
         return fault(at, "shards", "is no op of a step");
     }
@@ -263,6 +266,11 @@ void StepMeaning::run_release(const Action& at) {
   const Tile& tile = program(at).tiles[view.tile];
   const Shown shown = read(at, 0);
   if (!diagnostics_.empty()) return;
+  if (tile.tensor == StepTensor::Buffer) {
+    return fault(
+        at, "host",
+        fmt::format("releases {}, which is not moved back", name(shown, shown.cells.front())));
+  }
   if (!is_transient(tables_, at.rank, tile) || !plan::is_whole(tile, view)) {
     return fault(
         at, "freed",
@@ -289,6 +297,14 @@ void StepMeaning::run_update(const Action& at) {
   const Shown grad = read(at, UpdateOperand::kGrad);
   const Shown norm = read(at, UpdateOperand::kNorm);
   if (!diagnostics_.empty() || !complete(grad) || !complete(norm)) return;
+  const bool on_host = tables_.shape().state_on_host;
+  const Tile& state = program(at).tiles[op(at).views[UpdateOperand::kState].tile];
+  if (!(state.tensor == (on_host ? StepTensor::Buffer : StepTensor::State))) {
+    return fault(at, "host",
+                 fmt::format("updates {}; the {} is required",
+                             block_name(tables_, state, state.blocks.front()),
+                             on_host ? "buffer of a state on the host" : "state on the device"));
+  }
   for (const std::size_t v : {UpdateOperand::kWeight, UpdateOperand::kState}) {
     const Shown values = read(at, v);
     if (!diagnostics_.empty()) return;
@@ -298,6 +314,33 @@ void StepMeaning::run_update(const Action& at) {
       }
       ++cell.value->version;
     }
+  }
+}
+
+// A buffer has the values of its unit's state from the move that fetches them to the move back.
+void StepMeaning::run_move(const Action& at) {
+  const Shown from = read(at, MoveOperand::kFrom);
+  if (!diagnostics_.empty()) return;
+  const Shown to = write(at, MoveOperand::kTo);
+  if (!diagnostics_.empty()) return;
+  const bool fetches = from.tile->tensor == StepTensor::State;
+  const bool is_legal =
+      fetches ? to.tile->tensor == StepTensor::Buffer
+              : from.tile->tensor == StepTensor::Buffer && to.tile->tensor == StepTensor::State;
+  const bool is_whole = plan::is_whole(*from.tile, from.view) && plan::is_whole(*to.tile, to.view);
+  if (!tables_.shape().state_on_host || !is_legal || !is_whole) {
+    return fault(at, "host",
+                 fmt::format("moves {} to {}; a state on the host and its buffer are required",
+                             name(from, from.cells.front()), name(to, to.cells.front())));
+  }
+  for (std::size_t c = 0; c < from.cells.size(); ++c) {
+    if (from.cells[c].value->version != (fetches ? 0 : 1)) {
+      return fault(at, "host",
+                   fmt::format("moves {} {} its update", name(from, from.cells[c]),
+                               fetches ? "after" : "before"));
+    }
+    *to.cells[c].value = *from.cells[c].value;
+    if (!fetches) *from.cells[c].value = {};
   }
 }
 

@@ -62,6 +62,7 @@ class StepMeaning {
   void run_release(const Action& at);
   void run_norm(const Action& at);
   void run_update(const Action& at);
+  void run_move(const Action& at);
 
   // Kinds of joint ops, with the axes of their group.
   std::vector<Shown> read_all(std::span<const Action> parts, std::size_t v);

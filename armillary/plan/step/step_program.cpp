@@ -17,6 +17,7 @@ namespace {
 
 constexpr Lane kGathers = 1;
 constexpr Lane kSums = 2;
+constexpr Lane kHost = 3;
 
 /// One run of a unit.
 struct UnitRun {
@@ -119,6 +120,7 @@ class StepBuilder {
     grad_.resize(tables_.units(), -1);
     gathered_.resize(tables_.units(), -1);
     whole_grad_.resize(tables_.units(), -1);
+    buffer_.resize(tables_.units(), -1);
     auto next = parameters.begin();
     for (int unit = 0; unit < tables_.units(); ++unit) {
       if (!has_values(unit)) continue;
@@ -146,12 +148,12 @@ class StepBuilder {
   }
 
   /// A transient tile of a unit, in a free slot.
-  int take(StepTensor tensor, int unit, TransientSlots& pool) {
+  int take(StepTensor tensor, int unit, const Heads& shards, TransientSlots& pool) {
     int slot = pool.take();
     if (slot < 0) pool.add(slot = add_slot(false));
     const auto [tile, is_new] = transient_.try_emplace({slot, unit}, -1);
     if (is_new) {
-      tile->second = add_tile(whole_tile(tensor, unit, tables_.all_shards()), slot);
+      tile->second = add_tile(whole_tile(tensor, unit, shards), slot);
     }
     return tile->second;
   }
@@ -208,7 +210,7 @@ class StepBuilder {
     if (tables_.zero() < 3) return;
     for (const int owner : tables_.used_by(unit)) {
       if (gathered_[owner] >= 0) continue;
-      gathered_[owner] = take(StepTensor::Weight, owner, weight_slots_);
+      gathered_[owner] = take(StepTensor::Weight, owner, tables_.all_shards(), weight_slots_);
       add_joint(StepOp::Gather, tables_.replica_axes(),
                 {whole(gathered_[owner]), whole(weight_[owner])});
     }
@@ -242,7 +244,9 @@ class StepBuilder {
       int grad = grad_[owner];
       if (tables_.zero() >= 2) {
         is_new = whole_grad_[owner] < 0;
-        if (is_new) whole_grad_[owner] = take(StepTensor::Grad, owner, grad_slots_);
+        if (is_new) {
+          whole_grad_[owner] = take(StepTensor::Grad, owner, tables_.all_shards(), grad_slots_);
+        }
         grad = whole_grad_[owner];
       }
       add_op(StepOp::Backward,
@@ -341,8 +345,29 @@ class StepBuilder {
       view.blocks = std::move(counted);
       add_op(StepOp::Norm, {view, whole(norm_)}, {false, std::exchange(begins, false)});
     }
+    fetch(0);
     if (tables_.zero() > 0) sum(norm_, tables_.replica_axes());
     sum(norm_, tables_.tp_axis());
+  }
+
+  void add_move(int to, int from) {
+    program_.ops.push_back(
+        {.kind = StepOp::Move, .lane = kHost, .step = row_, .views = {whole(to), whole(from)}});
+  }
+
+  /// Fetches the state of the first unit from this one on that has values.
+  void fetch(int unit) {
+    while (unit < tables_.units() && !has_values(unit)) ++unit;
+    if (!tables_.shape().state_on_host || unit == tables_.units()) return;
+    buffer_[unit] = take(StepTensor::Buffer, unit, state_shards(tables_, program_.rank), buffers_);
+    add_move(buffer_[unit], state_[unit]);
+  }
+
+  /// Moves the state of a unit, if there is one, back to the host.
+  void move_back(int unit) {
+    if (!tables_.shape().state_on_host || unit < 0) return;
+    add_move(state_[unit], buffer_[unit]);
+    buffers_.free(program_.tiles[buffer_[unit]].slot);
   }
 
   /// Updates all units; in stages 1 and 2 the values of each are gathered beside the next.
@@ -356,12 +381,15 @@ class StepBuilder {
     for (int unit = 0; unit < tables_.units(); ++unit) {
       if (!has_values(unit)) continue;
       gather_values();
-      add_op(StepOp::Update,
-             {mine(weight_[unit]), whole(state_[unit]), mine(grad_[unit]), whole(norm_)});
+      move_back(before);
+      fetch(unit + 1);
+      const int state = tables_.shape().state_on_host ? buffer_[unit] : state_[unit];
+      add_op(StepOp::Update, {mine(weight_[unit]), whole(state), mine(grad_[unit]), whole(norm_)});
       before = unit;
       ++row_;
     }
     gather_values();
+    move_back(before);
   }
 
   const StepTables& tables_;
@@ -372,11 +400,12 @@ class StepBuilder {
   // Tiles by unit; -1: none now.
   std::vector<int> weight_, state_, grad_;     ///< At rest.
   std::vector<int> gathered_, whole_grad_;     ///< Transient.
+  std::vector<int> buffer_;                    ///< Likewise; of a unit that was fetched.
   std::map<std::pair<int, int>, int> x_, dx_;  ///< By border and microbatch.
   int loss_ = -1;
   int norm_ = -1;
   std::map<std::pair<int, int>, int> transient_;  ///< By slot and unit.
-  TransientSlots weight_slots_, grad_slots_;
+  TransientSlots weight_slots_, grad_slots_, buffers_;
   std::vector<std::pair<int, int>> complete_;  ///< Gradients to be summed: unit, microbatch.
   std::vector<int> summed_;                    ///< Units whose whole gradients are being summed.
 };

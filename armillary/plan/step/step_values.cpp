@@ -68,6 +68,7 @@ StepValue empty_value(const StepTables& tables, StepTensor tensor, int block) {
       break;
     case StepTensor::Weight:
     case StepTensor::State:
+    case StepTensor::Buffer:
       break;
   }
   return {.version = 0, .terms = std::vector<std::int8_t>(terms, -1)};

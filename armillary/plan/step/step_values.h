@@ -11,7 +11,7 @@ namespace armillary::plan::step {
 
 /// The contents of a cell.
 struct StepValue {
-  /// -1: nothing. Weights and state: the number of updates. All others: 0.
+  /// -1: nothing. Weights, state and buffers: the number of updates. All others: 0.
   int version = -1;
   /// The parts of a sum: the axes along which each is still partial; -1: it is not there.
   std::vector<std::int8_t> terms;

@@ -71,13 +71,14 @@ std::vector<Tile> output_tiles(const StepTables& tables, Rank rank) {
 }
 
 bool is_transient(const StepTables& tables, Rank rank, const Tile& tile) {
+  if (tile.tensor == StepTensor::Buffer) return true;
   if (tile.tensor == StepTensor::Weight) return tile.heads != weight_shards(tables, rank);
   return tile.tensor == StepTensor::Grad && tile.heads != grad_shards(tables, rank);
 }
 
 std::int64_t bytes_of(const StepTables& tables, Rank rank, const Tile& tile) {
   std::int64_t bytes = tables.shape().bytes.master;
-  if (tile.tensor == StepTensor::State) {
+  if (tile.tensor == StepTensor::State || tile.tensor == StepTensor::Buffer) {
     bytes = state_bytes(tables);
   } else if (tile.tensor == StepTensor::Weight) {
     const bool rests = !is_transient(tables, rank, tile);
@@ -93,9 +94,9 @@ std::int64_t bytes_of(const StepTables& tables, Rank rank, const Tile& tile) {
 StepBytes bytes_of(const StepTables& tables, const RankProgram& program) {
   StepBytes bytes;
   for (const Tile& tile : program.tiles) {
-    if (!is_transient(tables, program.rank, tile)) {
-      bytes.rest += bytes_of(tables, program.rank, tile);
-    }
+    if (is_transient(tables, program.rank, tile)) continue;
+    const bool on_host = tile.tensor == StepTensor::State && tables.shape().state_on_host;
+    (on_host ? bytes.host : bytes.rest) += bytes_of(tables, program.rank, tile);
   }
   std::vector<bool> is_there(program.tiles.size());
   std::vector<std::int64_t> addends(program.tiles.size());  // By whole gradient.
@@ -107,6 +108,12 @@ StepBytes bytes_of(const StepTables& tables, const RankProgram& program) {
           bytes_of(tables, program.rank, program.tiles[op.views[ReduceScatterOperand::kMine].tile]);
       now += addend;
       bytes.peak = std::max(bytes.peak, now);
+    }
+    if (op.kind == StepOp::Move) {
+      // The buffer of a move back is free.
+      const int from = op.views[MoveOperand::kFrom].tile;
+      if (is_there[from]) now -= bytes_of(tables, program.rank, program.tiles[from]);
+      is_there[from] = false;
     }
     for (std::size_t v = 0; v < op.views.size(); ++v) {
       const int id = op.views[v].tile;
@@ -129,6 +136,15 @@ std::int64_t resting_bytes(const StepTables& tables, Rank rank) {
     total += weight_bytes(tables) * tables.values(part, rank, weight_shards(tables, rank)) +
              tables.shape().bytes.master * tables.values(part, rank, grad_shards(tables, rank)) +
              state_bytes(tables) * tables.values(part, rank, state_shards(tables, rank));
+  }
+  return total;
+}
+
+std::int64_t host_bytes(const StepTables& tables, Rank rank) {
+  std::int64_t total = 0;
+  if (!tables.shape().state_on_host) return total;
+  for (int part = 0; part < static_cast<int>(tables.parts().size()); ++part) {
+    total += state_bytes(tables) * tables.values(part, rank, state_shards(tables, rank));
   }
   return total;
 }

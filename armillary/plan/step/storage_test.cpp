@@ -149,6 +149,32 @@ TEST(StepBytes, AreThoseOfTheirDtypes) {
   }
 }
 
+/// State on the host: two units' at most are in buffers, one behind the other.
+TEST(StepBytes, OfStateOnTheHostAreInTwoBuffers) {
+  for (const int weight : {2, 4}) {
+    for (const int zero : {0, 1, 3}) {
+      StepShape shape = uneven(zero);
+      shape.bytes = {.weight = weight, .master = 4};
+      const StepTables tables(shape);
+      const StepBytes device = bytes_of(tables, build_step(shape).ranks[1]);
+      shape.state_on_host = true;
+      const StepTables on_host(shape);
+      const StepBytes host = bytes_of(on_host, build_step(shape).ranks[1]);
+      const std::int64_t value = weight == 2 && zero < 3 ? 12 : 8;
+      const auto state = [&](int part) {
+        return value * tables.values(part, 1, state_shards(tables, 1));
+      };
+      EXPECT_EQ(host.host, state(0) + state(1) + state(2) + state(3));
+      EXPECT_EQ(host.host, host_bytes(on_host, 1));
+      EXPECT_EQ(host_bytes(tables, 1), 0);
+      EXPECT_EQ(host.rest + host.host, device.rest);
+      const std::int64_t buffers =
+          std::max({state(0) + state(1), state(1) + state(2), state(2) + state(3)});
+      EXPECT_EQ(host.peak, host.rest + std::max(buffers, device.peak - device.rest));
+    }
+  }
+}
+
 TEST(StepTables, CopiesAndSharersAreAxes) {
   StepShape shape = small_step({.dp = 4, .tp = 4}, 1, 1, false);
   shape.copies = shape.sharers = 2;

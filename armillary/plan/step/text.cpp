@@ -30,8 +30,10 @@ std::string to_grid(const World& world, const StepShape& shape, const Diagnostic
     text += fmt::format("{:<6}{:<30}{:>14}  {}\n", part, part_name(tables, of), of.values,
                         to_string(gradient_type(tables, of.use)));
   }
-  text += fmt::format("borders: {}; bytes of rank 0 at rest: {}\n\n",
-                      to_string(border_type(tables)), resting_bytes(tables, 0));
+  text += fmt::format(
+      "borders: {}; bytes of rank 0 at rest: {}{}\n\n", to_string(border_type(tables)),
+      resting_bytes(tables, 0),
+      shape.state_on_host ? fmt::format(", of which on the host: {}", host_bytes(tables, 0)) : "");
   return text + plan::to_string(world, at);
 }
 

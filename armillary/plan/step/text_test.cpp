@@ -30,6 +30,22 @@ TEST(StepGrid, HasTypesOpsAndThePlaceOfAFault) {
   EXPECT_THAT(grid, HasSubstr("\nstep 8    update(weight1)"));
 }
 
+TEST(StepGrid, ShowsTheMovesOfStateOnTheHost) {
+  const StepShape shape{.units = {{.name = "embedding", .split = 4},
+                                  {.name = "layer", .split = 5},
+                                  {.name = "head", .split = 6}},
+                        .mesh = {.dp = 2},
+                        .state_on_host = true};
+  const StepProgram step = build_step(shape);
+  const std::string grid = to_grid(step.world(), shape);
+  EXPECT_THAT(grid, HasSubstr("bytes of rank 0 at rest: 240, of which on the host: 120\n"));
+  EXPECT_THAT(grid, HasSubstr("move(buffer0)"));
+  EXPECT_THAT(grid, HasSubstr("move(buffer1) update(weight0)"));
+  EXPECT_THAT(grid, HasSubstr("move(state0) move(buffer2) update(weight1)"));
+  EXPECT_THAT(grid, HasSubstr("move(state1) update(weight2)"));
+  EXPECT_THAT(grid, HasSubstr("move(state2)"));
+}
+
 TEST(StepGrid, ShowsShardsAndMicrobatches) {
   const StepShape shape{.units = {{.name = "embedding", .split = 4}, {.name = "head", .split = 6}},
                         .mesh = {.cp = 2},

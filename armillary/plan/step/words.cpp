@@ -35,13 +35,15 @@ constexpr std::array<Operand, 1> kReduceInPlaceOperands{{{"all", Update, StepTen
 constexpr std::array<Operand, 2> kNormOperands{
     {{"grad", Read, StepTensor::Grad}, {"norm", Update, StepTensor::Norm}}};
 constexpr std::array<Operand, 4> kUpdateOperands{{{"weight", Update, StepTensor::Weight},
-                                                  {"state", Update, StepTensor::State},
+                                                  {"state", Update},
                                                   {"grad", Read, StepTensor::Grad},
                                                   {"norm", Read, StepTensor::Norm}}};
 constexpr std::array<Operand, 2> kForwardPlainOperands{
     {{"x", Read, StepTensor::X}, {"y", Write, StepTensor::X}}};
 constexpr std::array<Operand, 3> kBackwardPlainOperands{
     {{"x", Read, StepTensor::X}, {"dy", Read, StepTensor::Dx}, {"dx", Write, StepTensor::Dx}}};
+
+constexpr std::array<Operand, 2> kMoveOperands{{{"to", Write}, {"from", Read}}};
 
 constexpr unsigned kOfUnits = 1U << kUnitSide;
 constexpr unsigned kOfBorders = 1U << kBorderSide;
@@ -87,20 +89,22 @@ constexpr std::array kStepKinds{
     kind_word({.name = "norm", .operands = kNormOperands, .begins = kOfBorders, .reshapes = true}),
     kind_word({.name = "update", .operands = kUpdateOperands}),
     kind_word({.name = "forward_plain", .operands = kForwardPlainOperands, .reshapes = true}),
-    kind_word({.name = "backward_plain", .operands = kBackwardPlainOperands, .reshapes = true})};
+    kind_word({.name = "backward_plain", .operands = kBackwardPlainOperands, .reshapes = true}),
+    kind_word({.name = "move", .operands = kMoveOperands, .beside = true})};
 
-constexpr std::array<TensorWord, 7> kStepTensors{{{.name = "weight", .side = kUnitSide},
+constexpr std::array<TensorWord, 8> kStepTensors{{{.name = "weight", .side = kUnitSide},
                                                   {.name = "state", .side = kUnitSide},
                                                   {.name = "grad", .side = kUnitSide},
                                                   {.name = "x", .side = kBorderSide},
                                                   {.name = "dx", .side = kBorderSide},
                                                   {.name = "loss", .side = kBorderSide},
-                                                  {.name = "norm", .side = kBorderSide}}};
+                                                  {.name = "norm", .side = kBorderSide},
+                                                  {.name = "buffer", .side = kUnitSide}}};
 constexpr std::array<SideWord, 2> kStepSides{
     {{.name = "unit", .plural = "units"}, {.name = "border", .plural = "borders"}}};
 constexpr std::array<std::string_view, 1> kStepPasses{"step"};
 
-static_assert(kStepKinds.size() == static_cast<std::size_t>(StepOp::BackwardPlain) + 1);
+static_assert(kStepKinds.size() == static_cast<std::size_t>(StepOp::Move) + 1);
 static_assert(kStepKinds.size() <= kMostKinds);
 constexpr Vocabulary kStepWords{.name = "step",
                                 .kinds = kStepKinds,
@@ -137,10 +141,11 @@ Measures step_measures(const StepTables& tables) {
   const TensorMeasure values{.heads = tables.replicas()};
   TensorMeasure moments = values;
   moments.dim = 2;
-  return {kStepWords,
-          1,
-          {values, moments, values, {.heads = microbatches}, {.heads = microbatches}, {}, {}},
-          {shards, borders}};
+  return {
+      kStepWords,
+      1,
+      {values, moments, values, {.heads = microbatches}, {.heads = microbatches}, {}, {}, moments},
+      {shards, borders}};
 }
 
 }  // namespace armillary::plan::step

@@ -3,7 +3,7 @@
 //
 // Blocks of weight, state and grad are parts of units (shape.h), heads are shards. Blocks of x and
 // dx are borders, heads are microbatches: x of border u goes into unit u, dx of border u comes out
-// of its backward.
+// of its backward. A buffer is the device's copy of a state that rests on the host.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 namespace armillary::plan::step {
 
 /// Norm is the sum of squares of all gradients.
-enum class StepTensor : std::uint8_t { Weight, State, Grad, X, Dx, Loss, Norm };
+enum class StepTensor : std::uint8_t { Weight, State, Grad, X, Dx, Loss, Norm, Buffer };
 TensorTag word_tag(StepTensor);
 
 /// The sides: indices into Vocabulary::sides and Op::init.
@@ -37,10 +37,11 @@ enum class StepOp : std::uint8_t {
   ReduceScatter,  ///< all | u mine: adds the sum over the ranks of the rank's own shard
   ReduceInPlace,  ///< u all: the rank's own shard becomes the sum, the others nothing
   Norm,           ///< grad | u norm: adds the squares
-  Update,         ///< grad norm | u weight, u state: clips, AdamW
+  Update,         ///< grad norm | u weight, u state: clips, AdamW; the state, or its buffer
   // Runs of a unit that uses no values.
   ForwardPlain,   ///< x | y
   BackwardPlain,  ///< x dy | dx
+  Move,           ///< from | to: a state into a buffer, or a buffer back, which is then free
 };
 KindTag word_tag(StepOp);
 
@@ -77,6 +78,9 @@ struct NormOperand {
 };
 struct UpdateOperand {
   static constexpr std::size_t kWeight = 0, kState = 1, kGrad = 2, kNorm = 3;
+};
+struct MoveOperand {
+  static constexpr std::size_t kTo = 0, kFrom = 1;
 };
 
 }  // namespace armillary::plan::step
