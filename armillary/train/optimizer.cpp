@@ -72,6 +72,9 @@ Section section_of(OptimizerOptions& o) {
               {"beta2", &o.beta2, "decay of the mean square", below_one()},
               {"eps", &o.eps, "added to the root mean square", above_zero()},
               {"weight_decay", &o.weight_decay, "of AdamW decoupled, times lr", at_least(0)},
+              {"state_device", &o.state_device,
+               "where moments and masters rest; host: on the device for the update of a unit",
+               Names{"device", "host"}},
           }};
 }
 
@@ -112,8 +115,7 @@ double Optimizer::clip(double max_norm) {
   return norm;
 }
 
-void Optimizer::update(int unit, double lr) {
-  const std::vector<Piece>& pieces = pieces_of(unit);
+void Optimizer::update(const std::vector<Piece>& pieces, double lr) {
   if (pieces.empty()) return;  // fewer rows than ranks
   const at::NoGradGuard no_grad;
   if (scale_ < 1) {

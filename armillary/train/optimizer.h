@@ -40,7 +40,9 @@ class Optimizer {
   /// Scales the gradients of a unit's pieces, then updates the pieces by AdamW (Loshchilov & Hutter
   /// 2019, arXiv:1711.05101, algorithm 2), or by Adam, whose weight decay is added to the gradient,
   /// with learning rate `lr`, in one pass over memory.
-  void update(int unit, double lr);
+  void update(int unit, double lr) { update(pieces_of(unit), lr); }
+  /// The same for the pieces of a unit whose state is in a buffer (Store::staged_pieces).
+  void update(const std::vector<Piece>& pieces, double lr);
 
   /// Goes on as after so many steps, whose means and squares the store has.
   void resume_after(std::int64_t steps) { steps_ = steps; }

@@ -15,6 +15,8 @@ struct OptimizerOptions {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
+  std::string state_device = "device";
+  bool state_on_host() const { return state_device == "host"; }
 };
 
 Section section_of(OptimizerOptions& optimizer);

@@ -31,10 +31,10 @@ using plan::step::StepTables;
 /// All numbers of a shape, and the names of its units.
 std::string text_of_shape(const StepShape& shape) {
   const MeshShape& mesh = shape.mesh;
-  std::string text = fmt::format("{} {} {} {} {} {} {} {} {} {} {} {}\n", mesh.pp, mesh.dp, mesh.cp,
-                                 mesh.tp, shape.microbatches, shape.zero,
-                                 shape.reshard_after_forward, shape.sequence_parallel, shape.copies,
-                                 shape.sharers, shape.bytes.weight, shape.bytes.master);
+  std::string text = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {} {} {} {}\n", mesh.pp, mesh.dp, mesh.cp, mesh.tp,
+      shape.microbatches, shape.zero, shape.reshard_after_forward, shape.sequence_parallel,
+      shape.copies, shape.sharers, shape.bytes.weight, shape.bytes.master, shape.state_on_host);
   for (const MeshAxis axis : mesh.order) text += to_string(axis);
   for (const plan::step::UnitShape& unit : shape.units) {
     text += fmt::format("\n{} {} {} {} {} {}", unit.name, unit.split, unit.summed, unit.alike,

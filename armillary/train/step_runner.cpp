@@ -28,6 +28,10 @@ StepRunner::StepRunner(const StepParts& parts, const ProvedStep& step, StepTask 
   norm_ = static_cast<std::size_t>(std::ranges::find_if(ops, ends_gradients) - ops.begin());
   const auto updates = [](const Op& op) { return op.kind == StepOp::Update; };
   update_ = static_cast<std::size_t>(std::ranges::find_if(ops, updates) - ops.begin());
+  for (const plan::Tile& tile : step.program.tiles) {
+    if (!(tile.tensor == StepTensor::Buffer)) continue;
+    if (std::ranges::count(buffers_, tile.slot) == 0) buffers_.push_back(tile.slot);
+  }
 }
 
 double StepRunner::run_gradients() {
@@ -44,6 +48,7 @@ void StepRunner::run_norm() {
 void StepRunner::run_update() {
   run_ops(update_, step_.program.ops.size());
   parts_.store.finish_gathers();
+  parts_.store.finish_moves();
 }
 
 void StepRunner::run_ops(std::size_t begin, std::size_t end) {
@@ -92,10 +97,9 @@ void StepRunner::run_op(const Op& op) {
     case StepOp::Norm:
       return parts_.optimizer.add_squares(owner_of(op));
     case StepOp::Update:
-      parts_.optimizer.update(owner_of(op), task_.lr);
-      // No other rank has values for this one: they are there at once.
-      if (store.zero() == 0) store.start_gather_values(owner_of(op));
-      return;
+      return run_update_of(op);
+    case StepOp::Move:
+      return run_move(op);
     case StepOp::Send:
     case StepOp::Recv:
       break;
@@ -146,6 +150,37 @@ void StepRunner::run_backward(const plan::View& x) {
 void StepRunner::run_release(const Op& op) {
   if (tensor_of(op) == StepTensor::Weight) return parts_.store.drop_values(owner_of(op));
   parts_.store.finish_sum();
+}
+
+const plan::Tile& StepRunner::tile_of(const plan::View& view) const {
+  return step_.program.tiles[static_cast<std::size_t>(view.tile)];
+}
+
+int StepRunner::buffer_of(const plan::View& view) const {
+  return static_cast<int>(std::ranges::find(buffers_, tile_of(view).slot) - buffers_.begin());
+}
+
+void StepRunner::run_update_of(const Op& op) {
+  Store& store = parts_.store;
+  const int unit = owner_of(op);
+  const plan::View& state = op.views[plan::step::UpdateOperand::kState];
+  if (tile_of(state).tensor == StepTensor::Buffer) {
+    const int buffer = buffer_of(state);
+    parts_.optimizer.update(store.staged_pieces(unit, buffer), task_.lr);
+    store.place_staged(unit, buffer);
+  } else {
+    parts_.optimizer.update(unit, task_.lr);
+  }
+  // No other rank has values for this one: they are there at once.
+  if (store.zero() == 0) store.start_gather_values(unit);
+}
+
+void StepRunner::run_move(const Op& op) {
+  const plan::View& to = op.views[plan::step::MoveOperand::kTo];
+  if (tile_of(to).tensor == StepTensor::Buffer) {
+    return parts_.store.start_fetch(owner_of(op), buffer_of(to));
+  }
+  parts_.store.start_move_back(owner_of(op), buffer_of(op.views[plan::step::MoveOperand::kFrom]));
 }
 
 comm::Communicator& StepRunner::group_of(const Op& op) const {

@@ -5,6 +5,7 @@
 //   forward, loss, backward    Model, a graph for each unit
 //   sums of gradients          Store, over the groups that the op names
 //   norm, update               Optimizer
+//   move                       Store: starts; an update waits for the fetch of its state
 //   sum of the loss            left to the caller, who sums other numbers with it
 #pragma once
 
@@ -71,12 +72,17 @@ class StepRunner {
   void run_backward(const plan::View& x);
   void run_release(const Op& op);
   void run_all_reduce(const Op& op);
+  void run_update_of(const Op& op);
+  void run_move(const Op& op);
+  const plan::Tile& tile_of(const plan::View& view) const;
+  int buffer_of(const plan::View& view) const;
 
   const StepParts parts_;
   const ProvedStep& step_;
   const StepTask task_;
   std::size_t norm_ = 0;                      ///< The first op behind the sums of gradients.
   std::size_t update_ = 0;                    ///< The first update.
+  std::vector<int> buffers_;                  ///< Slots of the store's buffers.
   std::optional<model::ModelInputs> inputs_;  ///< Those of the microbatch that runs.
   std::vector<UnitPass> passes_;
   at::Tensor grad_;  ///< That of the output of the unit that runs backward next.

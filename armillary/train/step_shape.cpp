@@ -84,13 +84,15 @@ void add_values(plan::step::StepShape& shape, UnitShape& unit, const model::Para
 
 plan::step::StepShape step_shape_of(const model::Model& model,
                                     const ParallelismOptions& parallelism,
-                                    const TrainingOptions& training) {
-  return step_shape_of(model, mesh_of(parallelism), parallelism, training);
+                                    const TrainingOptions& training,
+                                    const OptimizerOptions& optimizer) {
+  return step_shape_of(model, mesh_of(parallelism), parallelism, training, optimizer);
 }
 
 plan::step::StepShape step_shape_of(const model::Model& model, const MeshShape& mesh,
                                     const ParallelismOptions& parallelism,
-                                    const TrainingOptions& training) {
+                                    const TrainingOptions& training,
+                                    const OptimizerOptions& optimizer) {
   check_copies(mesh.dp, parallelism);
   const std::vector<std::string> names = model.units();
   plan::step::StepShape shape{.units = {},
@@ -98,6 +100,7 @@ plan::step::StepShape step_shape_of(const model::Model& model, const MeshShape& 
                               .microbatches = static_cast<int>(microbatches_of(mesh, training)),
                               .zero = static_cast<int>(parallelism.zero),
                               .reshard_after_forward = parallelism.reshard_after_forward};
+  shape.state_on_host = optimizer.state_on_host();
   const Dtypes dtypes = dtypes_of(training);
   shape.bytes = {.weight = static_cast<int>(c10::elementSize(dtypes.param)),
                  .master = static_cast<int>(c10::elementSize(dtypes.master))};

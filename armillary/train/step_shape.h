@@ -5,6 +5,7 @@
 #include "armillary/core/mesh_shape.h"
 #include "armillary/model/model.h"
 #include "armillary/plan/step/shape.h"
+#include "armillary/train/optimizer_options.h"
 #include "armillary/train/parallelism.h"
 #include "armillary/train/training_options.h"
 
@@ -15,10 +16,12 @@ namespace armillary::train {
 /// are shared by some ranks along tp in more than one way.
 plan::step::StepShape step_shape_of(const model::Model& model,
                                     const ParallelismOptions& parallelism,
-                                    const TrainingOptions& training);
+                                    const TrainingOptions& training,
+                                    const OptimizerOptions& optimizer = {});
 /// The same on another mesh than that of the recipe's degrees.
 plan::step::StepShape step_shape_of(const model::Model& model, const MeshShape& mesh,
                                     const ParallelismOptions& parallelism,
-                                    const TrainingOptions& training);
+                                    const TrainingOptions& training,
+                                    const OptimizerOptions& optimizer = {});
 
 }  // namespace armillary::train

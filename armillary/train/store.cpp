@@ -8,13 +8,16 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <numeric>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "armillary/comm/collectives.h"
 #include "armillary/core/error.h"
@@ -44,6 +47,12 @@ void draw(const model::Parameter& parameter, const model::GlobalRange& range, st
       parameter, range, seed,
       std::span(drawn.data_ptr<float>(), static_cast<std::size_t>(drawn.numel())));
   if (!drawn.is_same(values)) values.copy_(drawn);
+}
+
+/// Copies equal tensors as bytes, in the thread that calls.
+void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
+  ARMILLARY_CHECK(to.nbytes() == from.nbytes());
+  if (from.nbytes() > 0) std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
 }
 
 /// Adds the seconds that it lives to a sum.
@@ -107,10 +116,11 @@ std::vector<std::int64_t> shares_of(std::span<const model::GlobalRange> paramete
 }
 
 Store::Store(const model::Model& model, std::int64_t seed, const Replicas& replicas,
-             const Dtypes& dtypes)
+             const Dtypes& dtypes, const StatePlace& place)
     : replicas_(replicas),
       zero_(replicas.sharded != nullptr && replicas.sharded->world() > 1 ? replicas.zero : 0),
-      dtypes_(dtypes) {
+      dtypes_(dtypes),
+      place_(place) {
   if (replicas.zero < 0 || replicas.zero > 3) {
     fail<InvalidArgument>("store: ZeRO stage {} given; one from 0 to 3 is required", replicas.zero);
   }
@@ -145,6 +155,7 @@ Store::Store(const model::Model& model, std::int64_t seed, const Replicas& repli
     draw(weights_[next++].parameter, range, seed, values);
   });
   zero_gradients();
+  if (place_.on_host) lane_ = std::make_unique<HostLane>(place_.timeout_s);
 }
 
 // The parameters that a unit owns, and their memory. One owner: a tied parameter has one value and
@@ -183,12 +194,19 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
     weight.value.mutable_grad() = weight.gradient;
   }
   const std::int64_t own = own_count(unit);
-  unit.own_values =
-      has_own_masters() ? at::empty({own}, dtypes_.master) : unit.values.view(unit.begin, {own});
+  if (place_.on_host) {
+    unit.state = at::zeros({(masters_in_state() ? 3 : 2) * own}, dtypes_.master);
+  }
+  const auto state = [&](std::int64_t i) {
+    return place_.on_host ? unit.state.narrow(0, i * own, own) : at::zeros({own}, dtypes_.master);
+  };
+  unit.means = state(0);
+  unit.squares = state(1);
+  unit.own_values = masters_in_state()  ? state(2)
+                    : has_own_masters() ? at::empty({own}, dtypes_.master)
+                                        : unit.values.view(unit.begin, {own});
   unit.own_gradients =
       zero_ < 2 ? unit.gradients.view(unit.begin, {own}) : at::zeros({own}, dtypes_.master);
-  unit.means = at::zeros({own}, dtypes_.master);
-  unit.squares = at::zeros({own}, dtypes_.master);
   add_pieces(unit, first_weight);
   if (zero_ == 3) unit.values.drop();
   if (zero_ >= 2) unit.gradients.drop();
@@ -251,10 +269,12 @@ void Store::fill(const Fill& fill) {
   digest_ = proof::digest_of(digests);
 }
 
-// The values of this rank's share at their place among those of the unit.
-at::Tensor Store::place_own_values(const Unit& unit) const {
+// The values of this rank's share at their place among those of the unit, where those of a buffer
+// may be already.
+at::Tensor Store::place_own_values(Unit& unit) const {
   at::Tensor place = unit.values.all().narrow(0, unit.begin, own_count(unit));
-  if (has_own_masters()) place.copy_(unit.own_values);
+  const bool is_placed = std::exchange(unit.is_placed, false);
+  if (has_own_masters() && !is_placed) place.copy_(unit.own_values);
   return place;
 }
 
@@ -441,6 +461,75 @@ void Store::start_gather_values(int unit) {
   }
 }
 
+std::int64_t Store::state_bytes(const Unit& unit) const {
+  return (masters_in_state() ? 3 : 2) * own_count(unit) * size_of(dtypes_.master);
+}
+
+Store::StateBuffer& Store::buffer_of(int unit, int buffer) {
+  ARMILLARY_CHECK(lane_ != nullptr && buffer >= 0 && buffer < kBuffers);
+  StateBuffer& of = buffers_[static_cast<std::size_t>(buffer)];
+  ARMILLARY_CHECK(of.unit == unit);
+  return of;
+}
+
+void Store::start_fetch(int unit, int buffer) {
+  const Unit& from = unit_at(unit);
+  StateBuffer& to = buffer_of(-1, buffer);
+  to.unit = unit;
+  to.fetched = lane_->start([&from, &to] {
+    to.values = at::empty_like(from.state);
+    copy_bytes(to.values, from.state);
+  });
+  staged_bytes_ += state_bytes(from);
+  count_bytes();
+}
+
+// The place of a part of a unit's state in the buffer.
+at::Tensor Store::staged(const at::Tensor& state, int buffer) const {
+  return buffers_[static_cast<std::size_t>(buffer)].values.as_strided(
+      state.sizes(), state.strides(), state.storage_offset());
+}
+
+std::vector<Piece> Store::staged_pieces(int unit, int buffer) {
+  {
+    const WaitTime wait(waited_s_);
+    lane_->wait(buffer_of(unit, buffer).fetched);
+  }
+  std::vector<Piece> pieces;
+  for (const Piece& piece : pieces_) {
+    if (piece.unit != unit) continue;
+    pieces.push_back(piece);
+    pieces.back().mean = staged(piece.mean, buffer);
+    pieces.back().square = staged(piece.square, buffer);
+    if (masters_in_state()) pieces.back().value = staged(piece.value, buffer);
+  }
+  return pieces;
+}
+
+void Store::place_staged(int unit, int buffer) {
+  if (!masters_in_state()) return;
+  Unit& of = unit_at(unit);
+  of.values.all().narrow(0, of.begin, own_count(of)).copy_(staged(of.own_values, buffer));
+  of.is_placed = true;
+}
+
+void Store::start_move_back(int unit, int buffer) {
+  const Unit& to = unit_at(unit);
+  StateBuffer& from = buffer_of(unit, buffer);
+  from.unit = -1;
+  lane_->start([&from, &to] {
+    copy_bytes(to.state, from.values);
+    from.values.reset();
+  });
+  staged_bytes_ -= state_bytes(to);
+}
+
+void Store::finish_moves() {
+  if (lane_ == nullptr) return;
+  const WaitTime wait(waited_s_);
+  lane_->finish();
+}
+
 void Store::finish_gathers() {
   for (Unit& unit : units_) wait_for_gather(unit);
 }
@@ -468,16 +557,21 @@ std::int64_t Store::bytes_at_rest() const {
   std::int64_t bytes = 0;
   for (const Unit& unit : units_) {
     const std::int64_t own = own_count(unit) * master;
-    if (zero_ < 3) bytes += unit.values.bytes();
-    if (has_own_masters()) bytes += own;
+    bytes += zero_ < 3 ? unit.values.bytes() : own;
     bytes += zero_ < 2 ? unit.gradients.bytes() : own;
-    bytes += 2 * own;  // means and squares
+    if (!place_.on_host) bytes += state_bytes(unit);
   }
   return bytes;
 }
 
+std::int64_t Store::bytes_on_host() const {
+  std::int64_t bytes = 0;
+  for (const Unit& unit : units_) bytes += place_.on_host ? state_bytes(unit) : 0;
+  return bytes;
+}
+
 void Store::count_bytes() {
-  std::int64_t bytes = bytes_at_rest();
+  std::int64_t bytes = bytes_at_rest() + staged_bytes_;
   for (const Unit& unit : units_) {
     if (zero_ == 3 && unit.values.has_memory()) bytes += unit.values.bytes();
     if (zero_ >= 2 && unit.gradients.has_memory()) bytes += unit.gradients.bytes();

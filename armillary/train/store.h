@@ -5,6 +5,8 @@
 //   gather, use(unit) --> Weights --> forward, drop_values
 //   begin_backward, use(unit) --> backward --> sum_along_tp, start_sum --> sum_share
 //   pieces()  --> optimizer, norm, checkpoint: they see no units and no model --> gather_values
+//   start_fetch --> staged_pieces --> optimizer --> place_staged, start_move_back: state on the
+//   host
 //
 // Ranks with the same parameters may divide them (ZeRO, Rajbhandari et al. 2020, arXiv:1910.02054,
 // section 5). Each then owns whole rows of a unit's parameters, about 1/N of its elements. Models
@@ -19,12 +21,14 @@
 //   stage 3               4/N       4/N       8/N       0         4/N        4/N + 8/N
 //
 // and at stage 2 the whole gradients of two units, at stage 3 their whole values as well, 4 or 2
-// bytes each. Gradients that travel in bf16 have 2 bytes more, but only those of the unit before
-// are there meanwhile. With fp64 all are twice those of fp32.
+// bytes each. State on the host is there alone, but for two units' at most. Gradients that travel
+// in bf16 have 2 bytes more, but only those of the unit before are there meanwhile. With fp64 all
+// are twice those of fp32.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -39,6 +43,7 @@
 #include "armillary/proof/digest.h"
 #include "armillary/train/dtypes.h"
 #include "armillary/train/flat_buffer.h"
+#include "armillary/train/host_lane.h"
 
 namespace armillary::train {
 
@@ -69,6 +74,13 @@ struct Replicas {
   comm::Communicator* tp = nullptr;
 };
 
+/// Where the optimizer's state rests: moments, and masters that are others than the values that
+/// ranks gather or models are given.
+struct StatePlace {
+  bool on_host = false;
+  double timeout_s = 100;  ///< Of a wait for a move from or to the host.
+};
+
 /// Elements of a unit that each of `ranks` owns, in the order of ranks: whole rows of dim 0 of its
 /// parameters, at the cuts nearest to equal parts.
 std::vector<std::int64_t> shares_of(std::span<const model::GlobalRange> parameters, int ranks);
@@ -81,7 +93,7 @@ class Store {
   /// Draws the initial values from `seed` (model/initial_values.h). Collective over tp.
   /// @throws InvalidArgument as check_parameters, or for a stage that is not 0 to 3.
   Store(const model::Model& model, std::int64_t seed, const Replicas& replicas = {},
-        const Dtypes& dtypes = {});
+        const Dtypes& dtypes = {}, const StatePlace& place = {});
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
@@ -135,6 +147,21 @@ class Store {
   /// Waits for all gathers.
   void finish_gathers();
 
+  // State on the host passes through two buffers, 0 and 1. Moves follow each other beside the
+  // rank's thread.
+
+  static constexpr int kBuffers = 2;
+  /// Begins to copy the unit's state into a buffer, whose state before must be on its way back.
+  void start_fetch(int unit, int buffer);
+  /// Waits for the fetch. The unit's pieces, with their state in the buffer.
+  std::vector<Piece> staged_pieces(int unit, int buffer);
+  /// After the update of these: masters in the buffer give models their values.
+  void place_staged(int unit, int buffer);
+  /// Begins to copy the unit's state back. The buffer's memory is free behind it.
+  void start_move_back(int unit, int buffer);
+  /// Waits for all moves.
+  void finish_moves();
+
   void zero_gradients();
   /// Before the backward of a unit, which adds to its gradients.
   void begin_backward(int unit);
@@ -160,13 +187,15 @@ class Store {
     bool in_shares = false;  ///< All ranks that divide parameters have it.
   };
   std::vector<SharedValue> shared_values() const;
-  /// Bytes of values, gradients and state that are held between two steps.
+  /// Bytes of values, gradients and state that are held between two steps; not those on the host.
   std::int64_t bytes_at_rest() const;
-  /// The most bytes so far: those at rest, whole values and gradients beside shares, and sums that
-  /// are to be added.
+  /// Bytes of state that rests on the host.
+  std::int64_t bytes_on_host() const;
+  /// The most bytes so far: those at rest, whole values and gradients beside shares, sums that are
+  /// to be added, and state in buffers.
   std::int64_t peak_bytes() const { return peak_bytes_ == 0 ? bytes_at_rest() : peak_bytes_; }
-  /// Seconds of this rank, so far, in waits for gathers and sums, and in those sums that block:
-  /// what compute has not hidden.
+  /// Seconds of this rank, so far, in waits for gathers, sums and moves, and in those sums that
+  /// block: what compute has not hidden.
   double waited_s() const { return waited_s_; }
 
   /// @throws InvalidArgument if a gradient no longer lies in this store's memory, as after
@@ -192,6 +221,8 @@ class Store {
     FlatBuffer values, gradients;      ///< Whole; values as models are given them.
     /// This rank's share, flat; of the values its masters.
     at::Tensor own_values = {}, own_gradients = {}, means = {}, squares = {};
+    at::Tensor state = {};   ///< On the host: means, squares and masters with them, one tensor.
+    bool is_placed = false;  ///< Models have the values of a buffer.
     comm::Request gather = {};
     bool has_sum = false;  ///< own_gradients has that of an earlier sequence of this step.
   };
@@ -204,6 +235,13 @@ class Store {
     comm::Request request = {};
   };
 
+  /// A buffer of a state on its way.
+  struct StateBuffer {
+    at::Tensor values = {};    ///< As Unit::state; of the lane's thread while a move is under way.
+    int unit = -1;             ///< Whose state it has; -1: none.
+    std::int64_t fetched = 0;  ///< The number of the move.
+  };
+
   void add_unit(const std::string& name, const std::vector<model::Parameter>& parameters);
   void add_pieces(const Unit& unit, std::size_t first_weight);
   Unit& unit_at(int unit);
@@ -211,7 +249,12 @@ class Store {
   std::int64_t own_count(const Unit& unit) const;
   /// Whether masters have memory beside that of the values that models are given.
   bool has_own_masters() const { return zero_ == 3 || dtypes_.param != dtypes_.master; }
-  at::Tensor place_own_values(const Unit& unit) const;
+  /// Whether these are with the state; at stage 3 ranks gather them.
+  bool masters_in_state() const { return zero_ < 3 && has_own_masters(); }
+  std::int64_t state_bytes(const Unit& unit) const;
+  at::Tensor staged(const at::Tensor& state, int buffer) const;
+  StateBuffer& buffer_of(int unit, int buffer);
+  at::Tensor place_own_values(Unit& unit) const;
   void start_gather(Unit& unit);
   void wait_for_gather(Unit& unit);
   void count_bytes();
@@ -220,6 +263,7 @@ class Store {
   const Replicas replicas_;
   const int zero_;
   const Dtypes dtypes_;
+  const StatePlace place_;
   std::vector<Unit> units_;
   std::vector<Weight> weights_;
   std::vector<Piece> pieces_;
@@ -229,6 +273,9 @@ class Store {
   /// The ranks along tp that share a range, by their number; those of all ranks are `tp` itself.
   std::map<int, std::unique_ptr<comm::Communicator>> shared_;
   proof::Digest digest_;
+  std::array<StateBuffer, kBuffers> buffers_;
+  std::int64_t staged_bytes_ = 0;   ///< Of state in buffers.
+  std::unique_ptr<HostLane> lane_;  ///< Last: it copies from and to the above. Null: no moves.
 };
 
 }  // namespace armillary::train

@@ -194,7 +194,8 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
     expect_same_data(comm, digest, "data");
     plan::step::StepShape shape;
     comm::run_together(comm, [&] {
-      shape = step_shape_of(model, mesh.shape(), recipe.parallelism, recipe.training);
+      shape =
+          step_shape_of(model, mesh.shape(), recipe.parallelism, recipe.training, recipe.optimizer);
       plan::step::check_shape(shape);
     });
     RankTrainer trainer(mesh, model, proved_step(comm, shape, options.on_program),

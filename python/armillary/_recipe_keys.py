@@ -16,7 +16,7 @@ KEYS = {
     "training": """dataset_path dataset_extensions seq_len global_batch_size local_batch_size steps max_norm
         dtype mixed_precision_param mixed_precision_reduce loss_chunk_tokens seed check_replicas""",
     "activation_checkpoint": "mode",
-    "optimizer": "name lr beta1 beta2 eps weight_decay",
+    "optimizer": "name lr beta1 beta2 eps weight_decay state_device",
     "lr_scheduler": "warmup_steps decay_ratio decay_type min_lr_factor",
     "parallelism": """pipeline_parallel_degree data_parallel_replicate_degree data_parallel_shard_degree
         context_parallel_degree tensor_parallel_degree tensor_parallel_keep_inputs zero

@@ -40,6 +40,7 @@ constexpr std::string_view kMayChange[] = {
     "training.max_norm",
     "optimizer.lr",
     "optimizer.weight_decay",
+    "optimizer.state_device",
     "lr_scheduler.",
 };
 
