@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "armillary/core/checked.h"
 #include "armillary/core/count_text.h"
@@ -128,6 +129,21 @@ cost::ParameterBytes parameter_bytes(const Division& division, const Dtypes& dty
           .optimizer = 3 * master,
           .gathered = param,
           .rounded = rounded};
+}
+
+/// Puts the optimizer's state on the host, but for that of two units in a row
+/// (plan/step/storage.h).
+void move_state_to_host(cost::StepMemory& memory, const cost::ModelCost& cost) {
+  const auto first = static_cast<double>(cost.first_parameters);
+  const auto last = static_cast<double>(cost.last_parameters);
+  const std::int64_t layers = cost.attention.layers;
+  const double layer =
+      layers == 0 ? 0 : static_cast<double>(cost.layer_parameters) / static_cast<double>(layers);
+  const double two =
+      layers == 0 ? first + last : layer + std::max({first, last, layers > 1 ? layer : 0.0});
+  memory.host = std::exchange(memory.optimizer, 0);
+  const double buffers = memory.host * two / static_cast<double>(cost.parameters);
+  memory.buffers = std::max(0.0, buffers - memory.activations - memory.transient - memory.gathered);
 }
 
 /// Bytes that a rank sends for values and gradients of the parameters, by the program of its step:
@@ -294,7 +310,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 cost::StepMemory memory_of(const Recipe& recipe, const cost::ModelCost& cost,
                            const PassLoad& load) {
   const Division division(recipe.parallelism);
-  return cost::step_memory(
+  cost::StepMemory memory = cost::step_memory(
       {.model = cost,
        .seq = recipe.training.seq_len * recipe.training.local_batch_size,
        .batch = microbatches_of(division.mesh, recipe.training)},
@@ -303,6 +319,8 @@ cost::StepMemory memory_of(const Recipe& recipe, const cost::ModelCost& cost,
        .recompute = load.policy,
        .reshard_after_forward = division.reshards},
       load.slot_bytes, parameter_bytes(division, dtypes_of(recipe.training)), load.tokens);
+  if (recipe.optimizer.state_on_host()) move_state_to_host(memory, cost);
+  return memory;
 }
 
 std::string describe(const Recipe& recipe, const Estimate& estimate) {
@@ -321,6 +339,12 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
   const Dtypes dtypes = dtypes_of(recipe.training);
   const std::string state =
       recipe.optimizer.name + (dtypes.param == dtypes.master ? "" : " and masters");
+  const std::string on_device =
+      memory.host == 0 ? fmt::format("{} {:.2f}", state, mib(memory.optimizer))
+                       : fmt::format("buffers of {} {:.2f}", state, mib(memory.buffers));
+  const std::string on_host =
+      memory.host == 0 ? ""
+                       : fmt::format("  on the host: {} {:.2f} MiB\n", state, mib(memory.host));
   const std::string& reason = estimate.attention.reason;
   // Arguments in the order of the lines.
   return fmt::format(
@@ -332,8 +356,8 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "  backward  {}\n"
       "{}  gradients in {}{} {:.2f} MiB\n"
       "memory of the largest rank: {:.2f} MiB\n"
-      "  parameters {:.2f}, gradients {:.2f}, {} {:.2f}{}, attention slots {:.2f}, activations "
-      "{:.2f}{} MiB\n{}",
+      "  parameters {:.2f}, gradients {:.2f}, {}{}, attention slots {:.2f}, activations {:.2f}{} "
+      "MiB\n{}{}",
       recipe.model.name, estimate.cost.parameters, count_of(tokens, "token"),
       count_of(estimate.visible_pairs, "visible pair"),
       estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12,
@@ -342,9 +366,9 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
       largest(estimate.backward), tensor, reduce_name(recipe.training),
       recipe.parallelism.zero == 0 ? "" : ", parameters", mib(estimate.gradient_sent_bytes),
-      mib(memory.total()), mib(memory.parameters), mib(memory.gradients), state,
-      mib(memory.optimizer), gathered, mib(memory.attention),
-      mib(memory.activations + memory.transient), copy, describe_policies(recipe, estimate));
+      mib(memory.total()), mib(memory.parameters), mib(memory.gradients), on_device, gathered,
+      mib(memory.attention), mib(memory.activations + memory.transient), copy, on_host,
+      describe_policies(recipe, estimate));
 }
 
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
@@ -382,6 +406,8 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
            {{"parameters", whole(memory.parameters)},
             {"gradients", whole(memory.gradients)},
             {"optimizer", whole(memory.optimizer)},
+            {"on_the_host", whole(memory.host)},
+            {"buffers", whole(memory.buffers)},
             {"gathered", whole(memory.gathered)},
             {"attention", whole(memory.attention)},
             {"activations", whole(memory.activations + memory.transient)},

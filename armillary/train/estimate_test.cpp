@@ -67,6 +67,27 @@ TEST(Estimate, RingTrafficIsTheClosedForm) {
             result.memory.total() + 12 * result.cost.parameters / 4);
 }
 
+// Of the optimizer's state that of two layers is on the device, unless backward has freed as much.
+TEST(Estimate, StateOnTheHostIsARowOfItsOwn) {
+  Recipe recipe = recipe_of(2, "ring", "full");
+  const Estimate device = estimate(recipe, text());
+  recipe.optimizer.state_device = "host";
+  const Estimate host = estimate(recipe, text());
+  EXPECT_EQ(host.memory.host, device.memory.optimizer);
+  EXPECT_EQ(device.memory.host, 0);
+  EXPECT_EQ(host.memory.optimizer, 0);
+  const double freed = host.memory.activations + host.memory.transient + host.memory.gathered;
+  const cost::ModelCost& cost = host.cost;
+  const auto layer = static_cast<double>(cost.layer_parameters) / 3;
+  const double two = layer + std::max({layer, static_cast<double>(cost.first_parameters),
+                                       static_cast<double>(cost.last_parameters)});
+  EXPECT_NEAR(host.memory.buffers, std::max(0.0, 8 * two / 2 - freed), 1);
+  EXPECT_NEAR(host.memory.total(),
+              device.memory.total() - device.memory.optimizer + host.memory.buffers, 1);
+  EXPECT_THAT(describe(recipe, host), HasSubstr("\n  on the host: AdamW "));
+  EXPECT_EQ(to_json(recipe, host)["memory_bytes"]["on_the_host"], device.memory.optimizer);
+}
+
 TEST(Estimate, OneRankSendsNothing) {
   const Estimate result = estimate(recipe_of(1, "ring", "documents"), text());
   EXPECT_EQ(result.forward.sent_bytes_per_rank, std::vector<std::int64_t>{0});

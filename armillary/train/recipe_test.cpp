@@ -59,6 +59,8 @@ TEST(Recipe, ReadsEveryType) {
 }
 
 TEST(Recipe, UnknownNamesAreRefusedWithTheNearest) {
+  expect_error("[optimizer]\nstate_device = \"hosts\"\n", "optimizer.state_device 'hosts'",
+               "device or host is required", "nearest: host");
   expect_error("\n[trainning]\nsteps = 1\n", "recipe: r.toml:2: ", "section 'trainning'",
                "nearest: training");
   expect_error("[training]\nsteps = 1\nseq_length = 4\n", "r.toml:3: ", "'seq_length'",
@@ -342,6 +344,7 @@ beta1 = 0.16
 beta2 = 0.17
 eps = 18
 weight_decay = 19
+state_device = "host"
 [lr_scheduler]
 warmup_steps = 20
 decay_ratio = 0.21
@@ -399,6 +402,7 @@ log_freq = 26
   is(r.optimizer.beta2, 0.17, "beta2");
   is(r.optimizer.eps, 18, "eps");
   is(r.optimizer.weight_decay, 19, "weight_decay");
+  is(r.optimizer.state_device, "host", "state_device");
   is(r.lr_scheduler.warmup_steps, 20, "warmup_steps");
   is(r.lr_scheduler.decay_ratio, 0.21, "decay_ratio");
   is(r.lr_scheduler.decay_type, "sqrt", "decay_type");

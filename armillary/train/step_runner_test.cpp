@@ -5,6 +5,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -44,6 +45,8 @@ struct StepCase {
   int zero = 0;
   int passes = 1;
   bool reshard = true;
+  bool on_host = false;  ///< State of the optimizer.
+  bool bf16 = false;     ///< Parameters.
 };
 
 /// All of a rank that a step needs.
@@ -53,7 +56,7 @@ class StepRank {
       : mesh_(comm, {.dp = of.ranks}),
         parallelism_(options(of)),
         groups_(mesh_, parallelism_),
-        store_(model_, 7, groups_.replicas()),
+        store_(model_, 7, groups_.replicas(), dtypes_of(training(of)), {.on_host = of.on_host}),
         optimizer_(store_.pieces(), {}),
         recording_(comm, ""),
         step_(proved_step(comm, shape(of))) {}
@@ -84,11 +87,17 @@ class StepRank {
     parallelism.reshard_after_forward = of.reshard;
     return parallelism;
   }
-  plan::step::StepShape shape(const StepCase& of) const {
+  static TrainingOptions training(const StepCase& of) {
     TrainingOptions training;
     training.global_batch_size = static_cast<std::int64_t>(of.ranks) * of.passes;
     training.local_batch_size = 1;
-    return step_shape_of(model_, mesh_.shape(), parallelism_, training);
+    if (of.bf16) training.mixed_precision_param = "bfloat16";
+    return training;
+  }
+  plan::step::StepShape shape(const StepCase& of) const {
+    OptimizerOptions optimizer;
+    if (of.on_host) optimizer.state_device = "host";
+    return step_shape_of(model_, mesh_.shape(), parallelism_, training(of), optimizer);
   }
 
   FourUnits model_;
@@ -150,6 +159,37 @@ TEST(StepRunner, GivesTheGradientsOfOneRankAndTakesTheBytesOfItsProgram) {
       });
     }
   });
+}
+
+TEST(StepRunner, StateOnTheHostHasTheBitsOfStateOnTheDevice) {
+  for (const bool bf16 : {false, true}) {
+    for (int zero = 0; zero <= 3; ++zero) {
+      comm::run_ranks(3, [&](comm::Communicator& comm) {
+        SCOPED_TRACE(testing::Message() << "stage " << zero << (bf16 ? ", bf16" : ""));
+        StepCase of{.ranks = 3, .zero = zero, .passes = 2, .bf16 = bf16};
+        StepRank device(comm, of);
+        of.on_host = true;
+        StepRank host(comm, of);
+        for (int step = 0; step < 3; ++step) {
+          const double norm = device.take();
+          EXPECT_EQ(host.take(), norm);
+          const std::vector<Piece>& pieces = host.store().pieces();
+          for (std::size_t i = 0; i < pieces.size(); ++i) {
+            const Piece& same = device.store().pieces()[i];
+            EXPECT_TRUE(at::equal(pieces[i].value, same.value)) << same.name;
+            EXPECT_TRUE(at::equal(pieces[i].mean, same.mean)) << same.name;
+            EXPECT_TRUE(at::equal(pieces[i].square, same.square)) << same.name;
+          }
+        }
+        const Store& store = host.store();
+        EXPECT_EQ(host.bytes(), (plan::step::StepBytes{store.bytes_at_rest(), store.peak_bytes(),
+                                                       store.bytes_on_host()}));
+        EXPECT_GT(store.bytes_on_host(), 0);
+        EXPECT_EQ(device.store().bytes_on_host(), 0);
+        EXPECT_EQ(store.bytes_at_rest() + store.bytes_on_host(), device.store().bytes_at_rest());
+      });
+    }
+  }
 }
 
 /// The text with which each rank refuses a step that one of them has changed.

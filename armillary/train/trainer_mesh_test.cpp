@@ -195,6 +195,39 @@ TEST(TrainMesh, AdamIsNotAdamW) {
   expect_near(run(on(recipe, degrees)), adam, 1e-5, to_string(degrees));
 }
 
+// The second half, from the checkpoint of the first, has its state elsewhere.
+TEST(TrainMesh, StateOnTheHostHasTheSameBits) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    Recipe recipe = mesh_recipe();
+    recipe.training.mixed_precision_param = dtype;
+    recipe.lr_scheduler.decay_ratio = 0;  // so that rates do not depend on the number of steps
+    for (const MeshDegrees& degrees : std::vector<MeshDegrees>{{},
+                                                               {.shards = 2, .zero = 1, .tp = 2},
+                                                               {.copies = 2, .cp = 2, .zero = 2},
+                                                               {.shards = 2, .zero = 3}}) {
+      const ScratchFolder folder;
+      Recipe host = on(recipe, degrees);
+      const std::vector<StepMetrics> device = run(host);
+      host.optimizer.state_device = "host";
+      expect_same_bits(run(host), device, to_string(degrees) + " on the host");
+      for (const bool begins_on_host : {false, true}) {
+        Recipe half = host;
+        half.job.dump_folder = folder.path(begins_on_host ? "host" : "device");
+        half.checkpoint.enable = true;
+        half.training.steps = 2;
+        half.optimizer.state_device = begins_on_host ? "host" : "device";
+        std::vector<StepMetrics> steps = run(half);
+        half.training.steps = recipe.training.steps;
+        half.optimizer.state_device = begins_on_host ? "device" : "host";
+        train(half, words(half.training.seq_len),
+              {.on_step = [&](const StepMetrics& metrics) { steps.push_back(metrics); },
+               .resume = true});
+        expect_same_bits(steps, device, to_string(degrees) + " resumed");
+      }
+    }
+  }
+}
+
 TEST(TrainMesh, ACheckpointGoesOnOnAnyMeshAndStage) {
   Recipe recipe = mesh_recipe();
   recipe.model.enable_weight_tying = true;

@@ -196,7 +196,7 @@ StepAnswer simulate_step(const RecipeSimulateFlags& flags, const RecipeStep& ste
 
 nlohmann::ordered_json to_json(const RecipeSimulateFlags& flags, const RecipeStep& step,
                                const plan::step::StepProgram& program, const StepAnswer& answer) {
-  const auto& [gathers, sums] = answer.timeline.exposed_s;
+  const auto& [gathers, sums, moves] = answer.timeline.exposed_s;
   return {{"recipe", flags.recipe},
           {"cluster", step.cluster.name},
           {"ranks", program.tables.shape().mesh.ranks()},
@@ -210,9 +210,11 @@ nlohmann::ordered_json to_json(const RecipeSimulateFlags& flags, const RecipeSte
           {"tensor_parallel_s", answer.tensor_s},
           {"gathers_s", answer.timeline.busy_s[0]},
           {"sums_s", answer.timeline.busy_s[1]},
+          {"moves_s", answer.timeline.busy_s[2]},
           {"exposed_s",
            {{"gathers", gathers},
             {"sums", sums},
+            {"moves", moves},
             {"tensor_parallel", answer.tensor_s},
             {"attention", answer.attention_exposed_s}}},
           {"peak_bytes", answer.peak_bytes}};
@@ -225,7 +227,7 @@ void print_answer(const RecipeSimulateFlags& flags, const RecipeStep& step,
   const plan::step::StepShape& shape = program.tables.shape();
   const auto ms = [](double seconds) { return seconds / kMilli; };
   const auto percent = [&](double seconds) { return 100 * seconds / answer.timeline.end_s; };
-  const auto& [gathers, sums] = answer.timeline.exposed_s;
+  const auto& [gathers, sums, moves] = answer.timeline.exposed_s;
   fmt::print("{} on {}: {}, {}, {}, ZeRO-{}\n", flags.recipe, step.cluster.name,
              count_of(shape.mesh.ranks(), "rank"), count_of(program.tables.units(), "unit"),
              count_of(shape.microbatches, "microbatch", "microbatches"), program.tables.zero());
@@ -236,6 +238,14 @@ void print_answer(const RecipeSimulateFlags& flags, const RecipeStep& step,
       ms(answer.timeline.compute_s), ms(answer.attention_s), ms(answer.tensor_s));
   fmt::print("  gather lane         {:>10.3f} ms\n", ms(answer.timeline.busy_s[0]));
   fmt::print("  sum lane            {:>10.3f} ms\n", ms(answer.timeline.busy_s[1]));
+  if (shape.state_on_host) {
+    const sim::DeviceSpec& device = step.cluster.device;
+    const bool has_link = device.host_bytes_per_s > 0;
+    fmt::print("  host lane           {:>10.3f} ms, at {:.1f} GB/s{}; exposed {:.3f}\n",
+               ms(answer.timeline.busy_s[2]),
+               (has_link ? device.host_bytes_per_s : device.memory_bytes_per_s / 2) * 1e-9,
+               has_link ? "" : " in its memory (no device.host_GBps)", ms(moves));
+  }
   fmt::print(
       "  exposed messages    {:>10.1f} %: gathers {:.1f}, sums {:.1f}, tp {:.1f}, attention "
       "{:.1f}\n",
@@ -248,8 +258,9 @@ void print_answer(const RecipeSimulateFlags& flags, const RecipeStep& step,
 void run(const RecipeSimulateFlags& flags) {
   if (!flags.trace.empty()) check_writable("simulate", flags.trace);
   const RecipeStep step = read_step(flags);
-  const plan::step::StepProgram program = programs_along_tp(train::step_shape_of(
-      *train::make_model(step.recipe), step.recipe.parallelism, step.recipe.training));
+  const plan::step::StepProgram program = programs_along_tp(
+      train::step_shape_of(*train::make_model(step.recipe), step.recipe.parallelism,
+                           step.recipe.training, step.recipe.optimizer));
   const StepAnswer answer = simulate_step(flags, step, program);
   if (flags.json) {
     fmt::print("{}\n", to_json(flags, step, program, answer).dump());

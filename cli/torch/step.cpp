@@ -35,7 +35,8 @@ plan::step::StepShape shape_of(const StepFlags& flags) {
   train::Recipe recipe = train::load_recipe(flags.recipe);
   for (const std::string& setting : flags.settings) train::apply_setting(recipe, setting);
   train::validate(recipe);
-  return train::step_shape_of(*train::make_model(recipe), recipe.parallelism, recipe.training);
+  return train::step_shape_of(*train::make_model(recipe), recipe.parallelism, recipe.training,
+                              recipe.optimizer);
 }
 
 /// "ring.toml: 4 ranks, 6 units, 2 microbatches, ZeRO-3".
@@ -95,6 +96,7 @@ int verify_step(const StepFlags& flags) {
   constexpr double kMib = 1 << 20;
   std::int64_t rest = 0;
   std::int64_t peak = 0;
+  std::int64_t host = 0;
   for (plan::Rank rank = 0; rank < shape.mesh.ranks(); ++rank) {
     const plan::RankProgram program = rank_program(tables, measures, rank);
     const plan::Rank as = rank_alike(tables, rank, small.tables);
@@ -104,12 +106,17 @@ int verify_step(const StepFlags& flags) {
     const plan::step::StepBytes bytes = bytes_of(tables, program);
     rest = std::max(rest, bytes.rest);
     peak = std::max(peak, bytes.peak);
+    host = std::max(host, bytes.host);
   }
+  const std::string on_host =
+      host == 0 ? ""
+                : fmt::format(", and {:.2f} MiB on the host", static_cast<double>(host) / kMib);
   fmt::print(
       "{}: proved: every gradient is summed once over the axes along which it is partial, every "
       "unit is gathered before use and freed after, no deadlock; parameters, gradients and state "
-      "of a rank take {:.2f} MiB at rest and {:.2f} at most\n",
-      title(flags, shape), static_cast<double>(rest) / kMib, static_cast<double>(peak) / kMib);
+      "of a rank take {:.2f} MiB at rest and {:.2f} at most{}\n",
+      title(flags, shape), static_cast<double>(rest) / kMib, static_cast<double>(peak) / kMib,
+      on_host);
   return kDone;
 }
 

@@ -67,7 +67,8 @@ void print(const std::string& text) {
 /// Refuses a recipe whose ranks on this machine need more memory than it has.
 void require_memory(const train::Estimate& estimate, int local_ranks) {
   constexpr double kGib = 1 << 30;
-  const double needed = estimate.memory.total() / kGib * static_cast<double>(local_ranks);
+  const double bytes = estimate.memory.total() + estimate.memory.host;
+  const double needed = bytes / kGib * static_cast<double>(local_ranks);
   const double there = static_cast<double>(physical_memory_bytes()) / kGib;
   if (needed > there) {
     fail<InvalidArgument>(

@@ -118,7 +118,10 @@ int microbatches(const Step& step, const Parallelism& parallelism);
 struct StepMemory {
   double parameters = 0;
   double gradients = 0;
-  double optimizer = 0;
+  double optimizer = 0;  ///< On the device.
+  double host = 0;       ///< Of the optimizer, on the host; not in total().
+  /// State of the optimizer that passes through the device, beyond what backward has freed then.
+  double buffers = 0;
   double attention = 0;  ///< Slots of one layer; its tensors are in `activations`.
   // At the moment of training at which they are most together (peak.h).
   /// Kept from forward to backward by the microbatches under way; of forward alone those of one
@@ -129,8 +132,8 @@ struct StepMemory {
   double gathered = 0;
   double checkpoint = 0;  ///< Copy of a rank's share of a checkpoint, of a trainer that saves.
   double total() const {
-    return parameters + gradients + optimizer + gathered + attention + activations + transient +
-           checkpoint;
+    return parameters + gradients + optimizer + buffers + gathered + attention + activations +
+           transient + checkpoint;
   }
 };
 /// `attention_bytes`: the slots. `rank_tokens`: tokens of a sequence on the rank with most of them;

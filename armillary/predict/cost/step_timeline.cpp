@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/trace_events.h"
 #include "armillary/plan/program/hazards.h"
+#include "armillary/plan/step/storage.h"
 #include "armillary/plan/step/traffic.h"
 #include "armillary/plan/step/words.h"
 
@@ -80,6 +82,8 @@ class Prices {
       case StepOp::ReduceInPlace:
       case StepOp::AllReduce:
         return {.seconds = collective(op)};
+      case StepOp::Move:
+        return {.seconds = move(op)};
       default:
         fail<InvalidArgument>("simulate: op {} of a step has no price",
                               (*program_.words)[op.kind].name);
@@ -112,6 +116,14 @@ class Prices {
     return traffic.rounds * group(op).ring_seconds(bytes * static_cast<double>(traffic.values));
   }
 
+  double move(const plan::Op& op) const {
+    const sim::DeviceSpec& device = machine_.cluster.device;
+    const auto bytes = static_cast<double>(
+        bytes_of(tables_, program_.rank, program_.tiles[op.views.front().tile]));
+    return device.host_bytes_per_s > 0 ? bytes / device.host_bytes_per_s
+                                       : 2 * bytes / device.memory_bytes_per_s;
+  }
+
   const plan::step::StepTables& tables_;
   const plan::RankProgram& program_;
   const StepMachine& machine_;
@@ -119,8 +131,10 @@ class Prices {
   RankGroup replicas_;
 };
 
-bool is_gather(const plan::Op& op) {
-  return op.kind == StepOp::Gather || op.kind == StepOp::GatherInPlace;
+StepMessages messages_of(const plan::Op& op) {
+  if (op.kind == StepOp::Move) return StepMessages::Moves;
+  const bool gathers = op.kind == StepOp::Gather || op.kind == StepOp::GatherInPlace;
+  return gathers ? StepMessages::Gathers : StepMessages::Sums;
 }
 
 /// The lanes of one rank in time.
@@ -133,10 +147,14 @@ class StepLanes {
         is_done_(program.ops.size()) {
     timeline_.rank = program.rank;
     timeline_.ops.resize(program.ops.size());
+    int computed = -1;
     for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
       const auto lane = static_cast<std::size_t>(program.ops[i].lane);
       if (lane >= lanes_.size()) lanes_.resize(lane + 1);
       lanes_[lane].ops.push_back(i);
+      // A trainer comes to a move when it has computed what is before it.
+      if (lane == plan::kCompute) computed = i;
+      if (program.ops[i].kind == StepOp::Move && computed >= 0) waits_[i].push_back(computed);
     }
   }
 
@@ -195,10 +213,13 @@ class StepLanes {
     for (std::size_t l = 1; l < lanes_.size(); ++l) {
       if (!lanes_[l].runs) continue;
       const plan::Op& op = program_.ops[op_of(lanes_[l])];
+      lanes_[l].rate = 1;
+      if (op.kind == StepOp::Move) continue;
       int sharing = 0;
       for (std::size_t other = 1; other < lanes_.size(); ++other) {
         if (!lanes_[other].runs) continue;
         const plan::Op& beside = program_.ops[op_of(lanes_[other])];
+        if (beside.kind == StepOp::Move) continue;
         sharing += prices_.crosses_nodes(beside) == prices_.crosses_nodes(op) ? 1 : 0;
       }
       const double taken =
@@ -233,10 +254,9 @@ class StepLanes {
     std::array<double, kStepMessages> kinds{};
     for (std::size_t l = 1; l < lanes_.size(); ++l) {
       if (!lanes_[l].runs) continue;
-      const bool gathers = is_gather(program_.ops[op_of(lanes_[l])]);
-      kinds[static_cast<std::size_t>(gathers ? StepMessages::Gathers : StepMessages::Sums)] = 1;
+      kinds[static_cast<std::size_t>(messages_of(program_.ops[op_of(lanes_[l])]))] = 1;
     }
-    const double present = kinds[0] + kinds[1];
+    const double present = std::accumulate(kinds.begin(), kinds.end(), 0.0);
     for (std::size_t k = 0; k < kinds.size(); ++k) {
       if (kinds[k] == 0) continue;
       timeline_.busy_s[k] += seconds;
@@ -246,7 +266,7 @@ class StepLanes {
 
   const plan::RankProgram& program_;
   const Prices& prices_;
-  const std::vector<std::vector<int>> waits_;
+  std::vector<std::vector<int>> waits_;
   std::vector<StepLane> lanes_ = std::vector<StepLane>(1);  ///< The first computes.
   std::vector<bool> is_done_;
   double now_ = 0;

@@ -5,6 +5,8 @@
 //
 //   compute lane   forward, backward, update: the seconds of their unit; all others take none
 //   other lanes    collectives: a ring over the op's group, latency included (group.h)
+//   host lane      moves of state: its bytes over DeviceSpec::host_bytes_per_s; of one memory both
+//                  a read and a write
 //
 // Contention. Two groups share links if both cross nodes or neither does. Messages of the compute
 // lane (attention, tensor parallelism) take the part of a shared link that they would take alone,
@@ -25,14 +27,14 @@
 namespace armillary::cost {
 
 /// Messages of the lanes beside compute.
-enum class StepMessages : std::uint8_t { Gathers, Sums };
-inline constexpr std::size_t kStepMessages = 2;
+enum class StepMessages : std::uint8_t { Gathers, Sums, Moves };
+inline constexpr std::size_t kStepMessages = 3;
 
 struct StepTimeline {
   plan::Rank rank = 0;
   double end_s = 0;
   double compute_s = 0;  ///< An op of the compute lane runs.
-  /// By StepMessages: such a collective runs; and of that, while the compute lane waits.
+  /// By StepMessages: such an op runs; and of that, while the compute lane waits.
   std::array<double, kStepMessages> busy_s{};
   std::array<double, kStepMessages> exposed_s{};
   std::vector<sim::OpTime> ops;  ///< By index of the op.

@@ -103,6 +103,9 @@ DeviceSpec read_device(TomlTable table) {
   if (const auto value = table.number("matmul_TFLOPs", Sign::Positive)) {
     device.matmul_flops_per_s = *value * kTera;
   }
+  if (const auto value = table.number("host_GBps", Sign::Positive)) {
+    device.host_bytes_per_s = *value * kGiga;
+  }
   if (const auto value = table.number("launch_us", Sign::NotNegative)) {
     device.launch_s = *value * kMicro;
   }

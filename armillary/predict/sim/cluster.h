@@ -27,6 +27,7 @@ struct DeviceSpec {
   double peak_flops_per_s = 0;      ///< The vendor's figure; for utilisation only.
   double matmul_flops_per_s = 0;    ///< Reached by large matrix products; 0: not known.
   double memory_bytes_per_s = 0;    ///< Reached by copies, merges and sums, reads plus writes.
+  double host_bytes_per_s = 0;      ///< To or from its host; 0: one memory, in which copies go.
   std::vector<MemoryCurve> memory;  ///< The same of some kinds of ops, by bytes.
   double launch_s = 0;              ///< Added to every op of the compute lane.
   /// Factor on the time of compute while messages are in flight: entry n for n messages in the

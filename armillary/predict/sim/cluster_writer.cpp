@@ -85,6 +85,9 @@ std::string to_toml(const Cluster& cluster) {
   if (device.matmul_flops_per_s > 0) {
     text += fmt::format("matmul_TFLOPs = {}\n", device.matmul_flops_per_s / kTera);
   }
+  if (device.host_bytes_per_s > 0) {
+    text += fmt::format("host_GBps = {}\n", device.host_bytes_per_s / kGiga);
+  }
   text += fmt::format("launch_us = {}\nslowdown = [{}]\n", device.launch_s / kMicro,
                       fmt::join(device.slowdown, ", "));
   if (device.carry_bytes_per_s != kNoCap) {

@@ -185,6 +185,7 @@ TEST(Host, IsWrittenAndRead) {
   cluster.device.mask_edges = true;
   cluster.device.memory = {{plan::OpKind::Finish, {{1e6, 2e9}}}};
   cluster.device.carry_bytes_per_s = 3e9;
+  cluster.device.host_bytes_per_s = 25e9;
   cluster.messages = {.latency_s = 1e-6, .serial = false, .zero_copy = true, .in_order = true};
   cluster.host = {.forward_s = 2e-6,
                   .backward_s = 3e-6,
@@ -196,6 +197,7 @@ TEST(Host, IsWrittenAndRead) {
   EXPECT_EQ(read.host, cluster.host) << to_toml(cluster);
   EXPECT_EQ(read.messages, cluster.messages) << to_toml(cluster);
   EXPECT_EQ(read.device.carry_bytes_per_s, 3e9);
+  EXPECT_EQ(read.device.host_bytes_per_s, 25e9);
   EXPECT_TRUE(read.device.mask_edges);
   EXPECT_EQ(read.device.memory, cluster.device.memory) << to_toml(cluster);
 }

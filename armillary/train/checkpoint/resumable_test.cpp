@@ -37,7 +37,7 @@ TEST(Resumable, KeysOfTheRestOfTheRunMayChange) {
         "parallelism.threads_per_rank=2", "training.dataset_path=x", "training.loss_chunk_tokens=3",
         "training.local_batch_size=2", "activation_checkpoint.mode=full",
         "parallelism.data_parallel_shard_degree=2", "parallelism.zero=3",
-        "training.mixed_precision_reduce=bfloat16"}) {
+        "training.mixed_precision_reduce=bfloat16", "optimizer.state_device=host"}) {
     EXPECT_NO_THROW(check_resumable(changed(setting), unchanged())) << setting;
   }
 }
