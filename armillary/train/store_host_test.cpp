@@ -21,7 +21,7 @@ constexpr std::int64_t kMiddle = std::int64_t{8} * 12;
 constexpr std::int64_t kLast = 8;
 
 /// Adds to the state of a unit as an update does.
-void change(Store& store, int unit, int buffer) {
+void add_to_state(Store& store, int unit, int buffer) {
   for (const Piece& piece : store.staged_pieces(unit, buffer)) {
     piece.mean.add_(unit + 1);
     piece.square.add_(unit + 10);
@@ -38,12 +38,12 @@ TEST(StoreHost, StatePassesThroughTwoBuffers) {
     const std::int64_t peak = memory.peak_bytes([&] {
       store.start_fetch(0, 0);
       store.start_fetch(1, 1);
-      change(store, 0, 0);
+      add_to_state(store, 0, 0);
       store.start_move_back(0, 0);
       store.start_fetch(2, 0);
-      change(store, 1, 1);
+      add_to_state(store, 1, 1);
       store.start_move_back(1, 1);
-      change(store, 2, 0);
+      add_to_state(store, 2, 0);
       store.start_move_back(2, 0);
       store.finish_moves();
     });
