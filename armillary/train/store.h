@@ -5,8 +5,7 @@
 //   gather, use(unit) --> Weights --> forward, drop_values
 //   begin_backward, use(unit) --> backward --> sum_along_tp, start_sum --> sum_share
 //   pieces()  --> optimizer, norm, checkpoint: they see no units and no model --> gather_values
-//   start_fetch --> staged_pieces --> optimizer --> place_staged, start_move_back: state on the
-//   host
+//   start_fetch, staged_pieces --> optimizer --> place_staged, start_move_back: state on the host
 //
 // Ranks with the same parameters may divide them (ZeRO, Rajbhandari et al. 2020, arXiv:1910.02054,
 // section 5). Each then owns whole rows of a unit's parameters, about 1/N of its elements. Models

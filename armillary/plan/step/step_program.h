@@ -10,10 +10,8 @@
 //            next run does not use it (without reshard_after_forward: behind its backward)
 //   lane 2   the sum of the gradients that the run before has completed: over tp, once for Shared
 //            and once for Summed values of the unit, then over the replicas
-//
 //   lane 3   state on the host: beside the update of unit i the move back of unit i - 1, then the
-//            fetch of unit i + 1 into the buffer that is free; the first fetch beside the norm's
-//            sum
+//            fetch of unit i + 1 into the buffer that is free; the first beside the sum of the norm
 //
 //   stage 0      over tp in the last microbatch; over all replicas by all_reduce, once, at the end
 //   stage 1      reduce_scatter in place, once, in the last microbatch
