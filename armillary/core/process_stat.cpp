@@ -1,6 +1,7 @@
 #include "armillary/core/process_stat.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -41,6 +42,10 @@ std::int64_t peak_resident_bytes() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;  // Linux counts in KiB
+}
+
+void return_large_blocks() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);  // and glibc moves it no more
 }
 
 std::int64_t physical_memory_bytes() {

@@ -1,5 +1,5 @@
-// process_stat.h: what the system tells of this machine and its processes. Linux alone: elsewhere
-// no process is known.
+// process_stat.h: what the system tells of this machine and its processes, and the memory that this
+// one returns to it. Linux alone: elsewhere no process is known.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,10 @@ std::string this_host();
 
 /// Peak resident memory of this process so far, in bytes. Ranks that are its threads share it.
 std::int64_t peak_resident_bytes();
+
+/// From now on blocks of 1 MiB and more go back to the system when they are freed. Without it glibc
+/// keeps those of up to 32 MiB, once one was freed, in a heap whose holes other sizes do not fill.
+void return_large_blocks();
 
 /// Physical memory of this machine, in bytes.
 std::int64_t physical_memory_bytes();

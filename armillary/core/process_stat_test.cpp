@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
+#include <fstream>
+#include <memory>
 #include <thread>
 
 namespace armillary {
@@ -35,6 +38,32 @@ TEST(ProcessStat, OfProcessesThatAreGoing) {
     reaper.join();
     EXPECT_EQ(stat_of_process(child).start, -1);
   }
+}
+
+std::int64_t resident_bytes() {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm").ignore(64, ' ') >> pages;
+  return pages * sysconf(_SC_PAGESIZE);
+}
+
+// A block that was freed has taught glibc to keep others of its size.
+TEST(ProcessStat, LargeBlocksAreReturned) {
+  constexpr std::size_t kBytes = 16 << 20;
+  const auto hole = [] {
+    const auto block = [] {
+      auto memory = std::make_unique<char[]>(kBytes);  // NOLINT: written, so that it is resident
+      std::memset(memory.get(), 1, kBytes);
+      return memory;
+    };
+    block();
+    auto first = block();
+    const auto last = block();
+    const std::int64_t before = resident_bytes();
+    first.reset();
+    return before - resident_bytes();
+  };
+  return_large_blocks();
+  EXPECT_GE(hole(), std::int64_t{kBytes} / 2);
 }
 
 }  // namespace

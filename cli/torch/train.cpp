@@ -15,6 +15,7 @@
 #include "armillary/comm/communicator.h"
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
+#include "armillary/core/process_stat.h"
 #include "armillary/host/launch/launch_folder.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/load_text.h"
@@ -185,6 +186,7 @@ void run_train(const TrainArguments& arguments) {
     return;
   }
   require_memory(estimate, choice.local_world(world));
+  return_large_blocks();
   run_steps(arguments, recipe, *data, choice, summary);
 }
 
