@@ -7,7 +7,8 @@ sent when the rank attends nothing, which no engine can hide. "link" is what the
 rate: out of the host that sends least, and of the one that sends most. Needs root, `ip` and `tc`; hosts are
 removed at the end, also after a failure.
 
-With --step it is the communication of a training step instead, on this machine, by threads too (steps.py)."""
+With --step it is the communication of a training step instead, on this machine by threads and MPI, or, with
+--rates, on such hosts by MPI (steps.py)."""
 
 import argparse
 import importlib.util
@@ -127,8 +128,8 @@ COLUMNS = {
 
 def main():
     parser = add_flags(argparse.ArgumentParser(prog="./dev bench overlap", description=__doc__))
-    parser.add_argument("--rates", nargs="+", default=list(RATES), choices=RATES, help="of each host [both]")
-    parser.add_argument("--step", action="store_true", help="a training step, not a layer; no hosts")
+    parser.add_argument("--rates", nargs="+", choices=RATES, help="of each host [both; with --step no hosts]")
+    parser.add_argument("--step", action="store_true", help="a training step, not a layer")
     parser.add_argument("--layers", type=at_least_one, default=8, help="of the step [8]")
     parser.add_argument("--dim", type=at_least_one, default=512, help="width of the step [512]")
     parser.add_argument("--engines", nargs="+", choices=("threads", *ENGINES), help="[mpi c10d; threads mpi]")
@@ -140,11 +141,15 @@ def main():
     parser.add_argument("--least", type=at_least_one, default=3, help="turns at least [3]")
     parser.add_argument("--limit", type=at_least_one, default=600, help="seconds of a cell at most [600]")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # hosts are removed then
     if args.step:
-        args.engines = args.engines or ["threads", "mpi"]
         table = Table(args.json, steps.COLUMNS)
-        for row in steps.rows(args):
+        for row in () if args.rates else steps.rows(args):
             table.add(row)
+        for rate in args.rates or ():
+            with emulated_hosts().Hosts(2, rate) as hosts:
+                for row in steps.rows_of_hosts(hosts, args, rate, on_mpi):
+                    table.add(row)
         return
     args.engines = args.engines or list(ENGINES)
     if "threads" in args.engines:
@@ -152,7 +157,7 @@ def main():
     cells = [cell for cell in CELLS if not args.strategies or cell[0] in args.strategies]
     cells = cells[:1] if args.quick else cells
     emulated = emulated_hosts()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # hosts are removed then
+    args.rates = args.rates or list(RATES)
     table = Table(args.json, COLUMNS)
     for rate in args.rates[:1] if args.quick else args.rates:
         with emulated.Hosts(2, rate) as hosts:

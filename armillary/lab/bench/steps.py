@@ -5,12 +5,13 @@ loss and norm of the gradient were found to be those of one rank. "exposed" is t
 compute, over that of its messages; "by the plan" the share of the values that only the embedding could hide;
 "of the rest" what is exposed of the others."""
 
-from bench.contest import number, on_engine, percent, program, results
+from bench.contest import number, on_engine, percent, program, results, results_of
 
 RANKS = (2, 4)
 
 COLUMNS = {
     "engine": lambda row: row["engine"],
+    "rate": lambda row: row["rate"],
     "ranks": lambda row: row["world"],
     "zero": lambda row: row["zero"],
     "layers x dim": lambda row: f"{row['layers']} x {row['dim']}",
@@ -25,13 +26,27 @@ COLUMNS = {
 }
 
 
+def command_of(args, ranks, zero, tokens):
+    """The command of a cell, without its ranks."""
+    shape = ["--layers", args.layers, "--dim", args.dim, "--heads", args.heads]
+    cell = ["--world", ranks, "--zero", zero, "--tokens", args.tokens or tokens]
+    limits = ["--seconds", args.seconds or 0, "--least", args.least, "--deadline", 600]
+    return program("overlap", "--step", *cell, *shape, *limits)
+
+
 def rows(args):
     """The row of each engine, number of ranks and stage."""
-    shape = ["--layers", args.layers, "--dim", args.dim, "--heads", args.heads]
-    limits = ["--seconds", args.seconds or 0, "--least", args.least, "--deadline", 600]
-    for engine in args.engines:
+    for engine in args.engines or ("threads", "mpi"):
         for ranks in RANKS[:1] if args.quick else RANKS:
             for zero in (3,) if args.quick else (3, 2, 1):
-                cell = ["--world", ranks, "--zero", zero, "--tokens", args.tokens or 1024]
-                command = program("overlap", "--step", *cell, *shape, *limits)
-                yield from results(on_engine(engine, ranks, command), args.limit)
+                command = command_of(args, ranks, zero, 1024)
+                for row in results(on_engine(engine, ranks, command), args.limit):
+                    yield row | {"rate": "memory"}
+
+
+def rows_of_hosts(hosts, args, rate, start):
+    """The row of each stage, a rank on each host; `start` gives what a command prints there."""
+    for zero in (3,) if args.quick else (3, 2, 1):
+        command = command_of(args, hosts.count, zero, 4096)
+        for row in results_of(start(hosts, hosts.count, command, args.limit)):
+            yield row | {"rate": rate}
