@@ -152,7 +152,9 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   }
   runner.run_update();
   const std::int64_t every = recipe_.training.check_replicas;
-  if (every > 0 && step % every == 0) expect_equal_replicas(groups_.replicas(), store_, step);
+  if (every > 0 && step % every == 0) {
+    expect_equal_replicas(world_, groups_.replicas(), store_, step);
+  }
 
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - begin;
   return measure({.step = step, .loss = loss, .grad_norm = grad_norm, .lr = lr}, sums.visible_pairs,

@@ -159,15 +159,15 @@ TEST(StoreDtypes, MastersOfCopiesAreCompared) {
         const at::NoGradGuard no_grad;
         for (const Piece& piece : store.pieces()) piece.value.fill_(1);
         store.gather_values();
-        expect_equal_replicas(replicas, store, 1);
+        expect_equal_replicas(comm, replicas, store, 1);
         if (comm.rank() / 2 == 1) {
           for (const Piece& piece : store.pieces()) piece.value.add_(0x1p-20);
         }
       }
       store.gather_values();
-      EXPECT_THAT([&] { expect_equal_replicas(replicas, store, 2); },
+      EXPECT_THAT([&] { expect_equal_replicas(comm, replicas, store, 2); },
                   testing::ThrowsMessage<InvalidArgument>(
-                      testing::HasSubstr("of rank 1 differs from that of rank 0 after step 2")))
+                      testing::HasSubstr("of rank 2 differs from that of rank 0 after step 2")))
           << zero;
     });
   }

@@ -85,13 +85,15 @@ TEST(TrainFaults, WhatIsNotFiniteIsNamedByRankParameterAndMicrobatch) {
   }
 }
 
+/// Adds to a parameter in step 2.
+at::Tensor flipped(int pass, const model::Weights& weights, const at::Tensor& x) {
+  const at::NoGradGuard no_grad;
+  if (pass == 2) weights.at("norm.weight").add_(1e-3);
+  return x;
+}
+
 // Along cp, along tp, and a copy of a share.
 TEST(TrainFaults, AReplicaThatDiffersIsNamed) {
-  const auto flipped = [](int pass, const model::Weights& weights, const at::Tensor& x) {
-    const at::NoGradGuard no_grad;
-    if (pass == 2) weights.at("norm.weight").add_(1e-3);
-    return x;
-  };
   for (const MeshDegrees& degrees : {MeshDegrees{.cp = 2}, {.tp = 2}, {.copies = 2, .zero = 1}}) {
     Recipe recipe = on(small_recipe(), degrees);
     recipe.training.global_batch_size = degrees.copies;
@@ -103,6 +105,17 @@ TEST(TrainFaults, AReplicaThatDiffersIsNamed) {
     recipe.training.check_replicas = 0;
     EXPECT_THAT(errors_of(recipe, flipped), Each("")) << to_string(degrees);
   }
+}
+
+// Rank 1 differs from 3 along cp and from 0 along tp: all tell what rank 0 found.
+TEST(TrainFaults, AReplicaOfAMixedMeshIsNamedByItsRankInTheWorld) {
+  Recipe recipe = on(small_recipe(), {.cp = 2, .tp = 2});
+  recipe.training.global_batch_size = 1;
+  recipe.training.check_replicas = 2;
+  const std::vector<std::string> told = errors_of(recipe, flipped);
+  EXPECT_THAT(told, Each(HasSubstr("train: parameter norm.weight of rank 1 differs from that of "
+                                   "rank 0 after step 2")));
+  EXPECT_THAT(told, Each(told.front()));
 }
 
 }  // namespace
