@@ -136,8 +136,7 @@ void print_advice(const tune::AdviceQuestion& request, const tune::Advice& advic
   if (request.step.kind == cost::StepKind::Train && runs != nullptr) {
     fmt::print("{} runs with\n  armillary train RECIPE", to_string(*runs));
     for (const std::string& setting : mesh_settings(*runs)) fmt::print(" --set {}", setting);
-    fmt::print(" --set training.global_batch_size={} --set training.local_batch_size={}\n\n",
-               request.step.batch, runs->parallelism.microbatch);
+    fmt::print(" --set training.global_batch_size={}\n\n", request.step.batch);
   }
   fmt::print("| mesh | s | attention | GiB | longest sequence |\n|---|---|---|---|---|\n");
   for (std::size_t m = 0; m < std::min(top, advice.meshes.size()); ++m) {

@@ -22,6 +22,7 @@ std::vector<std::string> mesh_settings(const tune::Advised& advised) {
       fmt::format("parallelism.strategy={}", to_string(advised.attention.strategy)),
       fmt::format("parallelism.layout={}", to_string(advised.attention.layout)),
       fmt::format("activation_checkpoint.mode={}", cost::recompute_names()[recompute]),
+      fmt::format("training.local_batch_size={}", parallelism.microbatch),
   };
 }
 
@@ -31,7 +32,7 @@ const tune::Advised* fastest_to_train(const tune::Advice& advice) {
   return fastest == advice.meshes.end() ? nullptr : &*fastest;
 }
 
-tune::Advised choose_mesh(std::string_view text, const cost::Step& step, std::int64_t microbatch) {
+tune::Advised choose_mesh(std::string_view text, const cost::Step& step) {
   constexpr std::string_view kAuto = "auto:";
   if (!text.starts_with(kAuto) || text.size() == kAuto.size()) {
     fail<InvalidArgument>("--mesh: {} given; auto:CLUSTER is required, such as auto:c6",
@@ -41,7 +42,7 @@ tune::Advised choose_mesh(std::string_view text, const cost::Step& step, std::in
       tune::advise({.model = "the recipe's model",
                     .step = step,
                     .cluster = sim::load_cluster(std::string(text.substr(kAuto.size()))),
-                    .microbatch = microbatch,
+                    .microbatch = 0,
                     .mask = [](std::int64_t seq) {
                       return plan::parse_mask("causal", {seq, seq});
                     }});

@@ -1,7 +1,6 @@
 // mesh_settings.h: a mesh that `armillary advise` proposes, as `armillary train --set` takes it.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,9 +16,9 @@ std::vector<std::string> mesh_settings(const tune::Advised& advised);
 /// built yet. Null: none fits.
 const tune::Advised* fastest_to_train(const tune::Advice& advice);
 
-/// The mesh for a step of so many sequences, in passes of `microbatch` on each replica, on the
-/// cluster of `auto:CLUSTER`.
+/// The mesh, with the sequences of a pass, for a step on the cluster of `auto:CLUSTER`. Its
+/// replicas share the sequences of the step in equal passes.
 /// @throws InvalidArgument for another text, as tune::advise, or if no mesh that trains fits.
-tune::Advised choose_mesh(std::string_view text, const cost::Step& step, std::int64_t microbatch);
+tune::Advised choose_mesh(std::string_view text, const cost::Step& step);
 
 }  // namespace armillary::cli

@@ -95,13 +95,12 @@ std::string describe_stop(const train::Recipe& recipe, const train::TrainResult&
                      result.checkpoint.empty() ? nothing : "saved " + result.checkpoint);
 }
 
-/// Puts the fastest mesh of a described cluster into the recipe.
+/// Puts the fastest mesh of a described cluster, and the sequences of its passes, into the recipe.
 void take_mesh(train::Recipe& recipe, const TrainArguments& arguments) {
-  const tune::Advised mesh = choose_mesh(arguments.mesh,
-                                         {.model = cost_on_cluster(recipe, arguments.recipe),
-                                          .seq = recipe.training.seq_len,
-                                          .batch = recipe.training.global_batch_size},
-                                         recipe.training.local_batch_size);
+  const tune::Advised mesh =
+      choose_mesh(arguments.mesh, {.model = cost_on_cluster(recipe, arguments.recipe),
+                                   .seq = recipe.training.seq_len,
+                                   .batch = recipe.training.global_batch_size});
   for (const std::string& setting : mesh_settings(mesh)) {
     const std::string key = setting.substr(0, setting.find('=') + 1);
     for (const std::string& other : arguments.settings) {
@@ -210,7 +209,7 @@ void add_train(CLI::App& app, int& exit_code) {
                    "Begin with the parameters of a folder of `armillary export`");
   verb->add_option("--mesh", arguments->mesh,
                    "auto:CLUSTER: the fastest mesh of `armillary advise` that trains, on all its "
-                   "devices");
+                   "devices, with its training.local_batch_size");
   verb->add_flag("--json", arguments->json, "One JSON object per line");
   add_engine_flags(*verb, arguments->engine);
   verb->footer(kTrainExamples);

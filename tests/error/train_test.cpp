@@ -190,6 +190,31 @@ TEST_F(TrainErrorTest, TheMeshOfACluster) {
   expect_mesh_refused("auto:c8", "training.steps=2", "bfloat16 is required");
 }
 
+// No mesh has passes of the file's 5 sequences out of 8; the printed recipe has those of `advise`.
+TEST_F(TrainErrorTest, TheMeshOfAClusterHasItsLocalBatchSize) {
+  const std::string batch = path("batch.toml");
+  write("batch.toml", fmt::format("[training]\nseq_len = 16\ndataset_path = '{}'\n"
+                                  "mixed_precision_param = 'bfloat16'\n"
+                                  "global_batch_size = 8\nlocal_batch_size = 5\n",
+                                  path("text.txt")));
+  const ProgramRun printed = train({batch, "--mesh", "auto:c8", "--print-config"});
+  ASSERT_EQ(printed.code, 0) << printed.err;
+  const std::string key = "\nlocal_batch_size = ";
+  const std::size_t at = printed.out.find(key);
+  ASSERT_NE(at, std::string::npos) << printed.out;
+  const int local = std::stoi(printed.out.substr(at + key.size()));
+  EXPECT_EQ(8 % local, 0) << printed.out;
+  EXPECT_THAT(run({"advise", batch, "c8", "--seq", "16", "--batch", "8"}).out,
+              HasSubstr(fmt::format("--set training.local_batch_size={} "
+                                    "--set training.global_batch_size=8\n",
+                                    local)));
+  write("printed.toml", printed.out);
+  EXPECT_EQ(train({path("printed.toml"), "--dry-run"}).code, 0);
+  expect_train_refused(
+      {batch, "--mesh", "auto:c8", "--set", "training.local_batch_size=1"},
+      "train: --set training.local_batch_size=1 and --mesh auto:c8 given, which chooses it");
+}
+
 // The mesh of a cluster as a file, as --print-config writes it, and what a reader may break in it.
 TEST_F(TrainErrorTest, AMeshThatWasEditedByHand) {
   const ProgramRun printed = train({path("tiny.toml"), "--mesh", "auto:c8", "--set",
