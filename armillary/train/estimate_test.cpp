@@ -67,7 +67,7 @@ TEST(Estimate, RingTrafficIsTheClosedForm) {
             result.memory.total() + 12 * result.cost.parameters / 4);
 }
 
-// Of the optimizer's state that of two layers is on the device, unless backward has freed as much.
+// State of two layers is on the device, unless backward has freed as much.
 TEST(Estimate, StateOnTheHostIsARowOfItsOwn) {
   Recipe recipe = recipe_of(2, "ring", "full");
   const Estimate device = estimate(recipe, text());

@@ -37,7 +37,7 @@ class HostLane {
   std::mutex mutex_;
   std::condition_variable_any changed_;
   std::deque<std::function<void()>> copies_;
-  std::int64_t started_ = 0;  ///< Of the rank's thread alone.
+  std::int64_t started_ = 0;  ///< Only the rank's thread uses it.
   std::int64_t done_ = 0;
   std::exception_ptr failure_;
   std::jthread thread_;  ///< Last: it uses all of the above.

@@ -73,11 +73,11 @@ struct Replicas {
   comm::Communicator* tp = nullptr;
 };
 
-/// Where the optimizer's state rests: moments, and masters that are others than the values that
+/// The place of the optimizer's state: moments, and masters that are others than the values that
 /// ranks gather or models are given.
 struct StatePlace {
   bool on_host = false;
-  double timeout_s = 100;  ///< Of a wait for a move from or to the host.
+  double timeout_s = 100;  ///< Longest wait for a move from or to the host.
 };
 
 /// Elements of a unit that each of `ranks` owns, in the order of ranks: whole rows of dim 0 of its
@@ -273,7 +273,7 @@ class Store {
   std::map<int, std::unique_ptr<comm::Communicator>> shared_;
   proof::Digest digest_;
   std::array<StateBuffer, kBuffers> buffers_;
-  std::int64_t staged_bytes_ = 0;   ///< Of state in buffers.
+  std::int64_t staged_bytes_ = 0;   ///< State in buffers.
   std::unique_ptr<HostLane> lane_;  ///< Last: it copies from and to the above. Null: no moves.
 };
 

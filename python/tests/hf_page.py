@@ -9,8 +9,8 @@ from armillary import hf
 
 HEAD = """# Families of Hugging Face transformers
 
-Families of transformers {version} with a causal language model, by `config.model_type`; what `hf.install` takes of
-them: [python.md](python.md#hugging-face-transformers).
+Families of transformers {version} with a causal language model, by `config.model_type`; what `hf.install`
+takes of them: [python.md](python.md#hugging-face-transformers).
 
 Made by `python python/tests/hf_page.py > docs/hf_families.md` from `python/armillary/_hf_families.py`.
 

@@ -36,7 +36,7 @@ class Repeats {
   }
 
  private:
-  /// Of a border; kNone of other tiles.
+  /// The microbatch of a border; kNone for other tiles.
   static int microbatch_of(const Tile& tile) {
     const bool is_border = tile.tensor == StepTensor::X || tile.tensor == StepTensor::Dx;
     return is_border ? tile.heads.begin : kNone;
@@ -213,7 +213,7 @@ class Repeats {
   const RankProgram& program_;
   const int microbatches_;
   const int left_out_;
-  const int rows_;           ///< Of a microbatch.
+  const int rows_;           ///< In a microbatch.
   std::vector<int> like_;    ///< By tile: the border of the body that it repeats, or kNone.
   std::vector<int> begins_;  ///< By microbatch, then the end and behind it: the first op.
 };

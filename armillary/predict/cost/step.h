@@ -119,7 +119,7 @@ struct StepMemory {
   double parameters = 0;
   double gradients = 0;
   double optimizer = 0;  ///< On the device.
-  double host = 0;       ///< Of the optimizer, on the host; not in total().
+  double host = 0;       ///< State of the optimizer on the host; not in total().
   /// State of the optimizer that passes through the device, beyond what backward has freed then.
   double buffers = 0;
   double attention = 0;  ///< Slots of one layer; its tensors are in `activations`.
