@@ -269,8 +269,7 @@ void Store::fill(const Fill& fill) {
   digest_ = proof::digest_of(digests);
 }
 
-// The values of this rank's share at their place among those of the unit, where those of a buffer
-// may be already.
+// This rank's values at their place in the unit, where those of a buffer may be already.
 at::Tensor Store::place_own_values(Unit& unit) const {
   at::Tensor place = unit.values.all().narrow(0, unit.begin, own_count(unit));
   const bool is_placed = std::exchange(unit.is_placed, false);

@@ -1,3 +1,5 @@
+// folder_guard.cpp: a child that waits for the end of its parent by a socket, and removes the
+// folder then, as soon as no process of this machine uses it any more.
 #include "armillary/host/launch/folder_guard.h"
 
 #include <fcntl.h>

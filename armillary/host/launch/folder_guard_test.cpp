@@ -1,4 +1,5 @@
-// Folders whose owner is killed, in processes of their own.
+// folder_guard_test.cpp: folders whose owner is killed, in processes of their own; a process that
+// does not end is named on a terminal.
 #include "armillary/host/launch/folder_guard.h"
 
 #include <gtest/gtest.h>

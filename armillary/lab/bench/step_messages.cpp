@@ -1,3 +1,5 @@
+// step_messages.cpp: the gathers and sums that a step's program names, on buffers of each unit; ops
+// of other kinds are passed over.
 #include "armillary/lab/bench/step_messages.h"
 
 #include <algorithm>

@@ -31,7 +31,7 @@ class StepMessages {
   void run(comm::Communicator& comm);
 
  private:
-  /// What a unit owns, whole and the share of the rank.
+  /// Memory of a unit, whole and the share of the rank.
   struct UnitMemory {
     std::vector<std::int64_t> counts;
     std::vector<float> values, own_values, gradients, own_gradients;

@@ -28,7 +28,7 @@ struct StepOverlapCase {
   int layers = 8;
   int dim = 512;
   int heads = 8;
-  std::int64_t tokens = 1024;      ///< Of a rank, one sequence.
+  std::int64_t tokens = 1024;      ///< One sequence of a rank.
   std::string engine = "threads";  ///< For results; make_ranks decides.
 };
 

@@ -1,3 +1,5 @@
+// alike.cpp: the small mesh that is like a large one, and the comparison of a rank's program with
+// that of the rank it is like, op by op and tile by tile.
 #include "armillary/plan/step/alike.h"
 
 #include <algorithm>

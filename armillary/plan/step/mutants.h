@@ -22,7 +22,7 @@ enum class StepMutation : std::uint8_t {
   NormTwice,       ///< One rank counts a unit twice.
   NormOnAllRanks,  ///< Ranks of tp or replicas that have the same values all count them.
   UpdateLeftOut,   ///< One rank does not update a unit.
-  // Of state on the host, each on one rank.
+  // State on the host, each on one rank.
   MoveLeftOut,     ///< A state is not fetched, or not moved back.
   MoveBackEarly,   ///< It is moved back before its update.
   UpdateInFlight,  ///< An update comes before the move that fetches its state.

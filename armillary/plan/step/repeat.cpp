@@ -20,9 +20,9 @@ constexpr int kBody = 2;
 constexpr int kFirstRepeat = kBody + 1;
 constexpr int kNone = -1;
 
-class Repeats {
+class MicrobatchFold {
  public:
-  Repeats(const StepTables& tables, const RankProgram& program)
+  MicrobatchFold(const StepTables& tables, const RankProgram& program)
       : program_(program),
         microbatches_(tables.shape().microbatches),
         left_out_(microbatches_ - kProvedMicrobatches),
@@ -222,7 +222,7 @@ class Repeats {
 
 FoldedProgram without_repeats(const StepTables& tables, const RankProgram& program) {
   ARMILLARY_CHECK(tables.shape().microbatches > kProvedMicrobatches);
-  return Repeats(tables, program).fold();
+  return MicrobatchFold(tables, program).fold();
 }
 
 int folded_row(const StepTables& tables, int row) {

@@ -131,10 +131,10 @@ class Prices {
   RankGroup replicas_;
 };
 
-StepMessages messages_of(const plan::Op& op) {
-  if (op.kind == StepOp::Move) return StepMessages::Moves;
+StepTransfer messages_of(const plan::Op& op) {
+  if (op.kind == StepOp::Move) return StepTransfer::Moves;
   const bool gathers = op.kind == StepOp::Gather || op.kind == StepOp::GatherInPlace;
-  return gathers ? StepMessages::Gathers : StepMessages::Sums;
+  return gathers ? StepTransfer::Gathers : StepTransfer::Sums;
 }
 
 /// The lanes of one rank in time.
@@ -251,7 +251,7 @@ class StepLanes {
   void count(double seconds) {
     const bool computes = lanes_[plan::kCompute].runs;
     if (computes) timeline_.compute_s += seconds;
-    std::array<double, kStepMessages> kinds{};
+    std::array<double, kStepTransfers> kinds{};
     for (std::size_t l = 1; l < lanes_.size(); ++l) {
       if (!lanes_[l].runs) continue;
       kinds[static_cast<std::size_t>(messages_of(program_.ops[op_of(lanes_[l])]))] = 1;

@@ -27,16 +27,16 @@
 namespace armillary::cost {
 
 /// Messages of the lanes beside compute.
-enum class StepMessages : std::uint8_t { Gathers, Sums, Moves };
-inline constexpr std::size_t kStepMessages = 3;
+enum class StepTransfer : std::uint8_t { Gathers, Sums, Moves };
+inline constexpr std::size_t kStepTransfers = 3;
 
 struct StepTimeline {
   plan::Rank rank = 0;
   double end_s = 0;
   double compute_s = 0;  ///< An op of the compute lane runs.
-  /// By StepMessages: such an op runs; and of that, while the compute lane waits.
-  std::array<double, kStepMessages> busy_s{};
-  std::array<double, kStepMessages> exposed_s{};
+  /// By StepTransfer: such an op runs; and of that, while the compute lane waits.
+  std::array<double, kStepTransfers> busy_s{};
+  std::array<double, kStepTransfers> exposed_s{};
   std::vector<sim::OpTime> ops;  ///< By index of the op.
 };
 

@@ -159,7 +159,7 @@ TEST(StepTimeline, ExposedIsNoMoreThanBusyAndFallsWithBandwidth) {
       EXPECT_LE(timeline.end_s, last) << zero << " " << rate;
       last = timeline.end_s;
       double exposed = 0;
-      for (std::size_t k = 0; k < kStepMessages; ++k) {
+      for (std::size_t k = 0; k < kStepTransfers; ++k) {
         EXPECT_LE(timeline.exposed_s[k], timeline.busy_s[k] + 1e-9);
         exposed += timeline.exposed_s[k];
       }

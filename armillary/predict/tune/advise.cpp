@@ -165,11 +165,10 @@ class Adviser {
   /// The numbers of sequences that a replica may take in one pass.
   std::vector<std::int64_t> passes_of(std::int64_t dp, int pp) const {
     constexpr std::int64_t kMostInPass = 8;  // A pass has a band of the mask for each.
-    const std::int64_t given = question_.microbatch;
-    const std::int64_t most = given > 0 ? given : pp == 1 ? kMostInPass : 1;
+    const std::int64_t only = question_.microbatch;
+    const std::int64_t most = only > 0 ? only : pp == 1 ? kMostInPass : 1;
     std::vector<std::int64_t> passes;
-    for (std::int64_t sequences = std::max<std::int64_t>(given, 1); sequences <= most;
-         ++sequences) {
+    for (std::int64_t sequences = std::max<std::int64_t>(only, 1); sequences <= most; ++sequences) {
       if (question_.step.batch % (dp * sequences) == 0) passes.push_back(sequences);
     }
     return passes;
