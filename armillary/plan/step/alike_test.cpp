@@ -83,7 +83,13 @@ StepShape with_microbatches(StepShape shape, int microbatches) {
 }
 
 TEST(StepAlike, ManyMicrobatchesAreFive) {
-  for (const StepShape& few : small_steps({{}, {.dp = 2}, {.dp = 3, .tp = 2}})) {
+  std::vector<StepShape> steps = small_steps({{}, {.dp = 2}, {.dp = 3, .tp = 2}});
+  steps.push_back(small_step({.dp = 2}, 3, 1, true));
+  steps.back().reshard_after_forward = false;
+  steps.push_back(small_step({.dp = 4}, 2, 1, false));
+  steps.back().copies = 2;
+  steps.back().state_on_host = true;
+  for (const StepShape& few : steps) {
     const StepShape shape = with_microbatches(few, 9);
     const StepProgram step = build_step(shape);
     const StepProgram small = build_step(smallest_alike(shape));
@@ -145,7 +151,22 @@ TEST(StepAlike, AnyOpOfAnyMicrobatchIsCompared) {
   }
 }
 
-/// A model of 30 layers on 8 ranks in 256 microbatches is proved as one in 4.
+/// A sum that one rank comes to a microbatch earlier than the others would meet another one of
+/// theirs in a step of more microbatches.
+TEST(StepAlike, RanksComeToTheSameSumsInAMicrobatch) {
+  StepProgram small = build_step(small_step({.dp = 2}, 2, 5, true));
+  EXPECT_TRUE(check_small(small).empty());
+  for (Op& op : small.ranks[1].ops) {
+    const bool is_first = op.step == 2 * small.tables.units();  // Row of the second microbatch.
+    if (op.kind == StepOp::ReduceScatter && is_first) --op.step;
+  }
+  EXPECT_TRUE(check_step(small.world(), small.tables.shape()).empty());
+  const std::vector<Diagnostic> faults = check_small(small);
+  ASSERT_EQ(faults.size(), 1U);
+  EXPECT_EQ(faults[0].rule, "match");
+}
+
+/// A model of 30 layers on 8 ranks in 256 microbatches is proved as one in 5.
 TEST(StepAlike, ProofsDoNotGrowWithMicrobatches) {
   StepShape shape{.units = {}, .mesh = {.dp = 4, .tp = 2}, .microbatches = 256, .zero = 3};
   shape.units.assign(32, UnitShape{.name = "unit", .split = 1000, .summed = 10, .uses = {}});
