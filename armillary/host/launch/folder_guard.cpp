@@ -74,7 +74,8 @@ void remove_for_good(const std::string& folder, std::chrono::seconds patience) {
 }
 
 /// The life of the guard. It holds nothing of the launcher's but the line: whoever reads the
-/// launcher's output sees its end with the launcher. A terminal has no end, so it may stay.
+/// launcher's output sees its end with the launcher, but on a terminal, where a process that is
+/// left is named.
 [[noreturn]] void guard(const std::string& folder, std::chrono::seconds patience, int line) {
   setsid();  // A signal to the launcher's group or terminal is none for the guard.
   for (int signal = 1; signal < NSIG; ++signal) ::signal(signal, SIG_IGN);
