@@ -113,20 +113,28 @@ std::int64_t size_in_bytes(at::ScalarType dtype) {
   return static_cast<std::int64_t>(c10::elementSize(dtype));
 }
 
+/// Whether ranks gather masters, which then do not go to the host with the moments.
+bool gathers_masters(const Division& division) {
+  return division.zero == 3 && division.shares() > 1;
+}
+
 /// Values that models are given, gradients, and AdamW's two moments; masters, if they have memory
-/// of their own, are with the moments (store.h).
-cost::ParameterBytes parameter_bytes(const Division& division, const Dtypes& dtypes) {
+/// of their own, are with the moments (store.h), but not on the host if ranks gather them.
+cost::ParameterBytes parameter_bytes(const Division& division, const Dtypes& dtypes,
+                                     bool state_on_host) {
   const auto master = static_cast<double>(size_in_bytes(dtypes.master));
   const double rounded =
       dtypes.reduce == dtypes.master ? 0 : static_cast<double>(size_in_bytes(dtypes.reduce));
   if (dtypes.param == dtypes.master) {
     return {.parameter = master, .gradient = master, .optimizer = 2 * master, .rounded = rounded};
   }
-  const bool is_gathered = division.zero == 3 && division.shares() > 1;
+  const bool is_gathered = gathers_masters(division);
+  const bool stays = is_gathered && state_on_host;
   const auto param = static_cast<double>(size_in_bytes(dtypes.param));
-  return {.parameter = is_gathered ? 0 : param,
+  const double of_models = is_gathered ? 0 : param;
+  return {.parameter = stays ? master : of_models,
           .gradient = master,
-          .optimizer = 3 * master,
+          .optimizer = (stays ? 2 : 3) * master,
           .gathered = param,
           .rounded = rounded};
 }
@@ -318,7 +326,9 @@ cost::StepMemory memory_of(const Recipe& recipe, const cost::ModelCost& cost,
        .zero = division.zero,
        .recompute = load.policy,
        .reshard_after_forward = division.reshards},
-      load.slot_bytes, parameter_bytes(division, dtypes_of(recipe.training)), load.tokens);
+      load.slot_bytes,
+      parameter_bytes(division, dtypes_of(recipe.training), recipe.optimizer.state_on_host()),
+      load.tokens);
   if (recipe.optimizer.state_on_host()) move_state_to_host(memory, cost);
   return memory;
 }
@@ -337,8 +347,9 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
           ? ""
           : fmt::format("  tensor parallelism {:.2f} MiB\n", mib(estimate.tensor_sent_bytes));
   const Dtypes dtypes = dtypes_of(recipe.training);
+  const bool masters_stay = memory.host > 0 && gathers_masters(Division(recipe.parallelism));
   const std::string state =
-      recipe.optimizer.name + (dtypes.param == dtypes.master ? "" : " and masters");
+      recipe.optimizer.name + (dtypes.param == dtypes.master || masters_stay ? "" : " and masters");
   const std::string on_device =
       memory.host == 0 ? fmt::format("{} {:.2f}", state, mib(memory.optimizer))
                        : fmt::format("buffers of {} {:.2f}", state, mib(memory.buffers));

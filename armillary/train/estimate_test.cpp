@@ -88,6 +88,22 @@ TEST(Estimate, StateOnTheHostIsARowOfItsOwn) {
   EXPECT_EQ(to_json(recipe, host)["memory_bytes"]["on_the_host"], device.memory.optimizer);
 }
 
+// At stage 3 ranks gather the masters of bf16: these stay on the device.
+TEST(Estimate, MastersThatAreGatheredDoNotGoToTheHost) {
+  Recipe recipe = recipe_of(2, "ring", "full");
+  recipe.training.mixed_precision_param = "bfloat16";
+  recipe.optimizer.state_device = "host";
+  for (const int zero : {2, 3}) {
+    recipe.parallelism.zero = zero;
+    const Estimate result = estimate(recipe, text());
+    const auto share = static_cast<double>(result.cost.parameters) / 2;
+    EXPECT_EQ(result.memory.host, (zero == 3 ? 8 : 12) * share);
+    EXPECT_EQ(result.memory.parameters, 4 * share);  // Masters, or bf16 on both ranks.
+    const bool moves_masters = zero < 3;
+    EXPECT_EQ(describe(recipe, result).find("and masters") != std::string::npos, moves_masters);
+  }
+}
+
 TEST(Estimate, OneRankSendsNothing) {
   const Estimate result = estimate(recipe_of(1, "ring", "documents"), text());
   EXPECT_EQ(result.forward.sent_bytes_per_rank, std::vector<std::int64_t>{0});
