@@ -55,10 +55,10 @@ void check_batch(const MeshShape& shape, const TrainingOptions& training) {
       "recipe: training.global_batch_size = {} on {} along dp, each with local_batch_size = {} in "
       "one pass; a multiple of {} is required; nearest: training.global_batch_size = {}{}{}",
       all, count_of(shape.dp, "rank"), local, at_once, nearest,
-      all < at_once ? ", as local_batch_size was called before" : "",
       all % shape.dp == 0
           ? ", or training.local_batch_size = " + divisors_around(all / shape.dp, local)
-          : "");
+          : "",
+      all < at_once ? "; what earlier recipes call local_batch_size is global_batch_size" : "");
 }
 
 std::int64_t microbatches_of(const MeshShape& shape, const TrainingOptions& training) {

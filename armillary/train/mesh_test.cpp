@@ -48,8 +48,8 @@ TEST(Mesh, ABatchIsSharedEqually) {
   expect_batch_refused(
       {.global_batch_size = 1, .local_batch_size = 4},
       "recipe: training.global_batch_size = 1 on 3 ranks along dp, each with local_batch_size = 4 "
-      "in one pass; a multiple of 12 is required; nearest: training.global_batch_size = 12, as "
-      "local_batch_size was called before");
+      "in one pass; a multiple of 12 is required; nearest: training.global_batch_size = 12; "
+      "what earlier recipes call local_batch_size is global_batch_size");
 }
 
 TEST(Mesh, MicrobatchesAreThePassesOfARankAlongDp) {

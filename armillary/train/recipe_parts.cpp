@@ -54,6 +54,21 @@ void check_tables(const Recipe& recipe, std::int64_t vocab_size) {
   }
 }
 
+/// Refuses parallelism.wire = input where it changes nothing.
+void check_narrow_transfer(const Recipe& recipe) {
+  if (recipe.parallelism.context_parallel_degree == 1) {
+    fail<InvalidArgument>(
+        "recipe: parallelism.wire = input with context_parallel_degree 1, where nothing of "
+        "attention travels; accumulator is required");
+  }
+  if (recipe.training.mixed_precision_param == "bfloat16") return;
+  fail<InvalidArgument>(
+      "recipe: parallelism.wire = input with training.mixed_precision_param = {}, whose "
+      "accumulator has the same dtype; accumulator is required; nearest: "
+      "training.mixed_precision_param = bfloat16",
+      recipe.training.mixed_precision_param);
+}
+
 /// The mask of a pass. Real documents are not known yet; one as long as its sequence is legal in
 /// every mask that is legal with any documents.
 plan::Mask mask_of_pass(const Recipe& recipe) {
@@ -111,6 +126,14 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
         "whole; true is required; nearest: zero = 3",
         recipe.parallelism.zero);
   }
+  const ParallelismOptions& parallelism = recipe.parallelism;
+  if (!parallelism.reshard_after_forward &&
+      parallelism.data_parallel_shard_degree * parallelism.context_parallel_degree == 1) {
+    fail<InvalidArgument>(
+        "recipe: parallelism.reshard_after_forward is false with data_parallel_shard_degree 1 and "
+        "context_parallel_degree 1, where parameters are whole; true is required");
+  }
+  if (parallelism.transfer_dtype == "input") check_narrow_transfer(recipe);
   const std::unique_ptr<model::Model> model = make_model(recipe);
   model::check_parameters(model->parameters(), model->units(), mesh.tp);
   check_strategy(recipe);

@@ -240,6 +240,19 @@ TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
   expect_invalid("parallelism.reshard_after_forward=false",
                  "parallelism.reshard_after_forward is false with zero = 1, where parameters are "
                  "whole; true is required; nearest: zero = 3");
+  Recipe alone = with("parallelism.zero=3");
+  validate(alone);
+  alone.parallelism.reshard_after_forward = false;
+  EXPECT_THAT([&] { validate(alone); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("context_parallel_degree 1, where")));
+  alone.parallelism.context_parallel_degree = 2;
+  validate(alone);
+  expect_invalid("parallelism.wire=input", "where nothing of attention travels");
+  alone.parallelism.transfer_dtype = "input";
+  EXPECT_THAT([&] { validate(alone); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("accumulator has the same dtype")));
+  alone.training.mixed_precision_param = "bfloat16";
+  validate(alone);
   EXPECT_EQ(Recipe().model.vocab_size, kVocabSize);
   expect_invalid("model.vocab_size=256",
                  "recipe: model.vocab_size 256; at least 257, the vocabulary of the data, is "

@@ -310,8 +310,8 @@ TEST_F(TrainErrorTest, TheStepOfARecipeIsSimulated) {
 
 TEST_F(TrainErrorTest, TheBatchHasANameOfItsOwn) {
   expect_setting_refused("training.local_batch_size=4",
-                         "nearest: training.global_batch_size = 4, as local_batch_size was called "
-                         "before, or training.local_batch_size = 1");
+                         "nearest: training.global_batch_size = 4, or training.local_batch_size = "
+                         "1; what earlier recipes call local_batch_size is global_batch_size");
   expect_setting_refused("parallelism.data_parallel_shard_degree=2",
                          "a multiple of 2 is required; nearest: 2");
 }
