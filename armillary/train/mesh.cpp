@@ -44,7 +44,8 @@ void check_batch(const MeshShape& shape, const TrainingOptions& training) {
   const std::int64_t at_once = shape.dp * local;
   if (all % at_once == 0) return;
   const std::int64_t below = all / at_once * at_once;
-  const std::string nearest = either(below, below + at_once);
+  const std::int64_t next = below + at_once;
+  const std::string nearest = either(below, below > 0 && next > kMaxBatch ? 0 : next);
   if (local == 1) {
     fail<InvalidArgument>(
         "recipe: training.global_batch_size = {} on {} ranks along dp; a multiple of {} is "

@@ -73,7 +73,7 @@ Section section_of(OptimizerOptions& o) {
               {"eps", &o.eps, "added to the root mean square", above_zero()},
               {"weight_decay", &o.weight_decay, "of AdamW decoupled, times lr", at_least(0)},
               {"state_device", &o.state_device,
-               "where moments and masters rest; host: on the device for the update of a unit",
+               "where moments, and masters that are not the weights, rest; host: but for updates",
                Names{"device", "host"}},
           }};
 }

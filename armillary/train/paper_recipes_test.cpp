@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -27,26 +28,33 @@ struct PublishedShape {
   double parameters;  ///< By the name of the model,
   double rounding;    ///< and half a unit of its last digit.
   int devices;
+  std::int64_t tokens;  ///< In a sequence; a batch has one.
+  int zero;
+  const char* recomputation;
 };
 
 const std::map<std::string, PublishedShape>& published() {
   static const std::map<std::string, PublishedShape> models{
       // StarTrail, table 1; WallFacer, section 5.
       {"gpt_3b",
-       {"layers=12,hidden=4096,heads=16,ffn=16384,vocab=50257,gated=false", 3e9, 0.5e9, 32}},
+       {"layers=12,hidden=4096,heads=16,ffn=16384,vocab=50257,gated=false", 3e9, 0.5e9, 32, 65536,
+        2, "attention_output"}},
       {"gpt_7b",
-       {"layers=32,hidden=4096,heads=32,ffn=16384,vocab=50257,gated=false", 7e9, 0.5e9, 64}},
+       {"layers=32,hidden=4096,heads=32,ffn=16384,vocab=50257,gated=false", 7e9, 0.5e9, 64, 131072,
+        2, "attention_output"}},
       // USP, section 5.
-      {"llama2_7b", {"llama2-7b", 7e9, 0.5e9, 8}},
-      {"llama3_8b", {"llama3-8b", 8e9, 0.5e9, 16}},
+      {"llama2_7b", {"llama2-7b", 7e9, 0.5e9, 8, 65536, 1, "none"}},
+      {"llama3_8b", {"llama3-8b", 8e9, 0.5e9, 16, 122880, 1, "none"}},
       // Attention2D, table 3. GPT-3's 2.65 billion are called 2.7.
       {"gpt_760m",
-       {"layers=24,hidden=1536,heads=16,ffn=6144,vocab=50257,gated=false", 760e6, 5e6, 64}},
-      {"gpt_2_7b", {"gpt3-2.7b", 2.65e9, 0.005e9, 64}},
-      {"gpt_13b", {"gpt3-13b", 13e9, 0.5e9, 64}},
+       {"layers=24,hidden=1536,heads=16,ffn=6144,vocab=50257,gated=false", 760e6, 5e6, 64, 32768, 3,
+        "none"}},
+      {"gpt_2_7b", {"gpt3-2.7b", 2.65e9, 0.005e9, 64, 32768, 3, "none"}},
+      {"gpt_13b", {"gpt3-13b", 13e9, 0.5e9, 64, 32768, 3, "none"}},
       {"gpt_66b",
-       {"layers=64,hidden=9216,heads=72,ffn=36864,vocab=50257,gated=false", 66e9, 0.5e9, 64}},
-      {"gpt_175b", {"gpt3-175b", 175e9, 0.5e9, 64}},
+       {"layers=64,hidden=9216,heads=72,ffn=36864,vocab=50257,gated=false", 66e9, 0.5e9, 64, 32768,
+        3, "none"}},
+      {"gpt_175b", {"gpt3-175b", 175e9, 0.5e9, 64, 32768, 3, "none"}},
   };
   return models;
 }
@@ -71,6 +79,10 @@ TEST(PaperRecipes, EveryFileIsTheShapeOfItsPaper) {
     EXPECT_EQ(mesh_of(recipe.parallelism).ranks(), paper.devices) << name;
     EXPECT_EQ(recipe.training.mixed_precision_param, "bfloat16") << name;
     EXPECT_EQ(recipe.parallelism.mask, "causal") << name;
+    EXPECT_EQ(recipe.training.seq_len, paper.tokens) << name;
+    EXPECT_EQ(recipe.training.global_batch_size, 1) << name;
+    EXPECT_EQ(recipe.parallelism.zero, paper.zero) << name;
+    EXPECT_EQ(recipe.activation_checkpoint.mode, paper.recomputation) << name;
 
     const cost::ModelCost cost = model_cost(recipe);
     const cost::ModelCost shape = cost::parse_model(paper.shape);

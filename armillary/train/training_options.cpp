@@ -5,11 +5,6 @@
 #include <limits>
 
 namespace armillary::train {
-namespace {
-
-constexpr std::int64_t kMaxBatch = 4096;
-
-}  // namespace
 
 Section section_of(TrainingOptions& t) {
   const Range size = between(1, kMaxSize);

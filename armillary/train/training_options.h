@@ -8,6 +8,8 @@
 
 namespace armillary::train {
 
+inline constexpr std::int64_t kMaxBatch = 4096;  ///< Sequences of a step.
+
 /// Data, length and arithmetic. Lengths are in tokens, over all ranks unless said otherwise.
 struct TrainingOptions {
   std::string dataset_path;
