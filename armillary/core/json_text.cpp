@@ -15,8 +15,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Offset of the first bracket that opens a level too many; brackets in strings do not count.
-std::optional<std::int64_t> too_deep_at(std::string_view text, int most_depth) {
+/// Offset of the last string of this contents in the text; 0 if it is written in another way.
+std::int64_t last_place_of(std::string_view text, const Json& string) {
+  const std::size_t count = text.rfind(json_text(string));
+  return count == std::string_view::npos ? 0 : static_cast<std::int64_t>(count);
+}
+
+}  // namespace
+
+std::optional<std::int64_t> too_deep_json_at(std::string_view text, int most_depth) {
   int depth = 0;
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -35,16 +42,8 @@ std::optional<std::int64_t> too_deep_at(std::string_view text, int most_depth) {
   return std::nullopt;
 }
 
-/// Offset of the last string of this contents in the text; 0 if it is written in another way.
-std::int64_t last_place_of(std::string_view text, const Json& string) {
-  const std::size_t count = text.rfind(json_text(string));
-  return count == std::string_view::npos ? 0 : static_cast<std::int64_t>(count);
-}
-
-}  // namespace
-
 JsonRead read_json_text(std::string_view text, int most_depth) {
-  if (const auto byte = too_deep_at(text, most_depth)) {
+  if (const auto byte = too_deep_json_at(text, most_depth)) {
     return {nullptr, JsonFault{fmt::format("is nested deeper than {}", most_depth), *byte}};
   }
   JsonRead read;

@@ -22,6 +22,10 @@ struct JsonFault {
   std::int64_t byte = 0;  ///< Offset in the text.
 };
 
+/// Offset of the first bracket that opens more than `most_depth` levels; nothing if none does.
+/// Brackets in strings do not count.
+std::optional<std::int64_t> too_deep_json_at(std::string_view text, int most_depth);
+
 /// A text that was read: its value, or its fault.
 struct JsonRead {  // NOLINT(bugprone-exception-escape): the library calls its own move unsafe
   nlohmann::ordered_json value;

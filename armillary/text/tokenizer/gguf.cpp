@@ -1,0 +1,198 @@
+// gguf.cpp: a byte-level tokenizer has its merges in the file. SentencePiece joins the two
+// neighbours whose joined text is the token of the highest score, so its merges are made of the
+// scores: every way to cut a token in two tokens, ranked by the token.
+#include "armillary/text/tokenizer/gguf.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/core/names.h"
+#include "armillary/core/user_text.h"
+#include "armillary/io/content_hash.h"
+#include "armillary/text/tokenizer/gguf_metadata.h"
+#include "armillary/text/tokenizer/split_patterns.h"
+
+namespace armillary::tokenizer {
+namespace {
+
+constexpr std::string_view kPrefix = "tokenizer.ggml.";
+constexpr std::string_view kMark = "\xE2\x96\x81";  // U+2581
+/// Longest token whose cuts are tried; those of models have 16 code points, or are runs of blanks.
+constexpr std::size_t kMostTokenBytes = 1024;
+
+enum TokenType : std::int64_t { Normal = 1, Unknown = 2, Control = 3, UserDefined = 4 };
+
+std::string key_of(std::string_view name) {
+  return std::string(kPrefix) + std::string(name);
+}
+
+/// Reads the tokens, and which of them are added.
+void read_tokens(const GgufMetadata& metadata, TokenizerParts& parts) {
+  const std::vector<std::string_view> tokens = metadata.texts(key_of("tokens"));
+  const std::vector<std::int64_t> types = metadata.integers(key_of("token_type"));
+  const bool fits = !tokens.empty() && (types.empty() || types.size() == tokens.size());
+  if (!fits) {
+    fail<InvalidArgument>(
+        "tokenizer: '{}' has {} tokens and {} types of tokens; as many of both are required",
+        excerpt(parts.origin), tokens.size(), types.size());
+  }
+  for (std::size_t id = 0; id < tokens.size(); ++id) {
+    const std::string token(tokens[id]);
+    if (first_invalid_utf8(token)) {
+      fail<InvalidArgument>("tokenizer: token {} of '{}' is no UTF-8; texts in UTF-8 are required",
+                            id, excerpt(parts.origin));
+    }
+    parts.vocabulary.add(static_cast<std::int64_t>(id), token);
+    const std::int64_t type = types.empty() ? Normal : types[id];
+    const bool is_added = type == Control || type == UserDefined || type == Unknown;
+    // Of equal texts the first counts, as in a search.
+    if (!is_added || token.empty() || parts.vocabulary.find(token) != static_cast<TokenId>(id)) {
+      continue;
+    }
+    parts.added.push_back(
+        {.id = static_cast<TokenId>(id), .content = token, .is_special = type != UserDefined});
+  }
+}
+
+/// The id of a role, in the vocabulary.
+std::optional<TokenId> role(const GgufMetadata& metadata, std::string_view name,
+                            const TokenizerParts& parts) {
+  const auto id = metadata.integer(key_of(name));
+  if (!id || *id == 0xFFFFFFFF) return std::nullopt;
+  if (!parts.vocabulary.has(*id)) {
+    fail<InvalidArgument>("tokenizer: {} of '{}' is {}; the id of a token is required",
+                          key_of(name), excerpt(parts.origin), *id);
+  }
+  return static_cast<TokenId>(*id);
+}
+
+void read_merges(const GgufMetadata& metadata, TokenizerParts& parts) {
+  for (const std::string_view merge : metadata.texts(key_of("merges"))) {
+    // The first blank that has something in front of it parts the two.
+    const std::size_t blank = merge.find(' ', 1);
+    const bool has_two = blank != std::string_view::npos;
+    const std::string left(merge.substr(0, blank));
+    const std::string right(has_two ? merge.substr(blank + 1) : std::string_view());
+    const auto left_id = parts.vocabulary.find(left);
+    const auto right_id = parts.vocabulary.find(right);
+    const auto joined_id = parts.vocabulary.find(left + right);
+    if (right.empty() || !left_id || !right_id || !joined_id) {
+      fail<InvalidArgument>(
+          "tokenizer: merge {} of '{}' is {}; two tokens, whose joined text is a token, are "
+          "required",
+          parts.merges.size(), excerpt(parts.origin), quote(merge));
+    }
+    parts.merges.push_back({.left = *left_id,
+                            .right = *right_id,
+                            .joined = *joined_id,
+                            .rank = static_cast<std::int32_t>(parts.merges.size())});
+  }
+}
+
+void make_merges_of_scores(const GgufMetadata& metadata, TokenizerParts& parts) {
+  const std::vector<float> scores = metadata.floats(key_of("scores"));
+  const auto count = static_cast<std::size_t>(parts.vocabulary.size());
+  if (scores.size() != count) {
+    fail<InvalidArgument>("tokenizer: '{}' has {} scores of {} tokens; one of each is required",
+                          excerpt(parts.origin), scores.size(), count);
+  }
+  std::vector<TokenId> order(count);
+  std::iota(order.begin(), order.end(), 0);
+  // NaN is no order: it goes last.
+  const auto score = [&](TokenId id) {
+    const float s = scores[static_cast<std::size_t>(id)];
+    return s == s ? s : -1e30F;
+  };
+  std::ranges::stable_sort(order, [&](TokenId a, TokenId b) { return score(a) > score(b); });
+  std::int32_t rank = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i > 0 && score(order[i]) != score(order[i - 1])) ++rank;
+    const std::string_view token = parts.vocabulary.token(order[i]);
+    if (token.size() > kMostTokenBytes || parts.vocabulary.find(token) != order[i]) continue;
+    for (std::size_t cut = 0; cut < token.size();) {
+      next_code_point(token, cut);
+      const auto left = parts.vocabulary.find(token.substr(0, cut));
+      const auto right = parts.vocabulary.find(token.substr(cut));
+      if (cut == token.size() || !left || !right) continue;
+      parts.merges.push_back({.left = *left, .right = *right, .joined = order[i], .rank = rank});
+    }
+  }
+}
+
+void read_byte_level(const GgufMetadata& metadata, TokenizerParts& parts) {
+  const std::string pre(metadata.text(key_of("pre")).value_or("default"));
+  const std::vector<NamedPreTokenizer>& all = named_pre_tokenizers();
+  const auto kind = std::ranges::find(all, pre, &NamedPreTokenizer::name);
+  if (kind == all.end()) {
+    std::vector<std::string> names;
+    for (const NamedPreTokenizer& one : all) names.emplace_back(one.name);
+    fail<InvalidArgument>("tokenizer: {} {} of '{}' is not implemented; {} is required",
+                          key_of("pre"), quote(pre), excerpt(parts.origin), list_names(names));
+  }
+  for (const std::string_view pattern : kind->patterns) {
+    parts.pre_tokenizer.emplace_back(isolating(pattern));
+  }
+  parts.model.is_byte_level = true;
+  parts.model.ignores_merges = kind->ignores_merges;
+  parts.decoder.emplace_back(LettersToBytes());
+  read_merges(metadata, parts);
+  const bool adds = metadata.boolean(key_of("add_bos_token")).value_or(kind->adds_begin);
+  if (adds && parts.special.begin) parts.before.push_back(*parts.special.begin);
+}
+
+void read_sentencepiece(const GgufMetadata& metadata, TokenizerParts& parts) {
+  const bool prepends = metadata.boolean(key_of("add_space_prefix")).value_or(true);
+  if (metadata.boolean(key_of("remove_extra_whitespaces")).value_or(false)) {
+    fail<InvalidArgument>(
+        "tokenizer: {} of '{}' is true, which is not implemented; false is required",
+        key_of("remove_extra_whitespaces"), excerpt(parts.origin));
+  }
+  if (prepends) parts.normalizer.emplace_back(PrependText{std::string(kMark)});
+  parts.normalizer.emplace_back(ReplaceText{.text = " ", .with = std::string(kMark)});
+  parts.model.has_byte_fallback = true;
+  parts.model.fuses_unknown = true;
+  parts.model.unknown = parts.special.unknown;
+  make_merges_of_scores(metadata, parts);
+  parts.decoder = {ReplaceText{.text = std::string(kMark), .with = " "}, BytesFromTokens(),
+                   FuseTokens()};
+  if (prepends) parts.decoder.emplace_back(StripToken{.code_point = ' ', .start = 1});
+  if (metadata.boolean(key_of("add_bos_token")).value_or(true) && parts.special.begin) {
+    parts.before.push_back(*parts.special.begin);
+  }
+}
+
+}  // namespace
+
+TokenizerParts read_gguf(std::span<const std::byte> file, const std::string& origin) {
+  const GgufMetadata metadata(file, origin);
+  TokenizerParts parts;
+  parts.origin = origin;
+  parts.digest = io::content_hash(metadata.bytes_of(kPrefix));
+  read_tokens(metadata, parts);
+  parts.special = {.begin = role(metadata, "bos_token_id", parts),
+                   .end = role(metadata, "eos_token_id", parts),
+                   .padding = role(metadata, "padding_token_id", parts),
+                   .unknown = role(metadata, "unknown_token_id", parts)};
+  const std::string model(metadata.text(key_of("model")).value_or("none"));
+  if (model == "gpt2") {
+    read_byte_level(metadata, parts);
+  } else if (model == "llama") {
+    read_sentencepiece(metadata, parts);
+  } else {
+    fail<InvalidArgument>("tokenizer: {} {} of '{}' is not implemented; gpt2 or llama is required",
+                          key_of("model"), quote(model), excerpt(origin));
+  }
+  if (metadata.boolean(key_of("add_eos_token")).value_or(false) && parts.special.end) {
+    parts.after.push_back(*parts.special.end);
+  }
+  return parts;
+}
+
+}  // namespace armillary::tokenizer

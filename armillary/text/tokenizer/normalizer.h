@@ -1,0 +1,32 @@
+// normalizer.h: changes of a text before it is cut into words.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "armillary/text/tokenizer/unicode.h"
+
+namespace armillary::tokenizer {
+
+/// Puts a text in front of every text that is not empty.
+struct PrependText {
+  std::string text;
+};
+
+/// Replaces a text that is not empty, from left to right.
+struct ReplaceText {
+  std::string text;
+  std::string with;
+};
+
+using NormalizerStep = std::variant<NormalForm, PrependText, ReplaceText>;
+
+/// The text with `step.with` for each `step.text`.
+std::string replaced(std::string_view text, const ReplaceText& step);
+
+/// All steps in their order. Requires UTF-8.
+std::string normalized(std::string_view text, const std::vector<NormalizerStep>& steps);
+
+}  // namespace armillary::tokenizer
