@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "armillary/text/tokenizer/byte_alphabet.h"
+#include "armillary/text/tokenizer/unicode.h"
 
 namespace armillary::tokenizer {
 namespace {

@@ -18,6 +18,7 @@
 #include "armillary/io/content_hash.h"
 #include "armillary/text/tokenizer/gguf_metadata.h"
 #include "armillary/text/tokenizer/split_patterns.h"
+#include "armillary/text/tokenizer/unicode.h"
 
 namespace armillary::tokenizer {
 namespace {

@@ -21,6 +21,7 @@
 #include "armillary/io/content_hash.h"
 #include "armillary/text/tokenizer/json_fields.h"
 #include "armillary/text/tokenizer/split_patterns.h"
+#include "armillary/text/tokenizer/unicode.h"
 
 namespace armillary::tokenizer {
 namespace {
@@ -391,6 +392,8 @@ TokenizerParts read_huggingface(std::string_view text, std::string_view config,
   for_each_part("post_processor", fields.get("post_processor"), "processors",
                 with(read_post_processor));
   for_each_part("decoder", fields.get("decoder"), "decoders", with(read_decoder));
+  const bool is_empty_sequence = parts.decoder.empty() && !fields.get("decoder").is_null();
+  if (is_empty_sequence) parts.decoder.emplace_back(FuseTokens());
   if (!fields.get("added_tokens").is_null()) {
     for (const json& token : fields.list("added_tokens")) {
       parts.added.push_back(added_token_of(token));

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "armillary/text/tokenizer/unicode.h"
+#include "armillary/text/tokenizer/normal_form.h"
 
 namespace armillary::tokenizer {
 

@@ -2,17 +2,13 @@
 // of utf8proc's categories and of the code points that later versions of Unicode have assigned.
 #include "armillary/text/tokenizer/unicode.h"
 
-#include <fmt/format.h>
 #include <utf8proc.h>
 
 #include <algorithm>
 #include <array>
-#include <cstdlib>
 #include <map>
-#include <memory>
 #include <unordered_map>
 
-#include "armillary/core/error.h"
 #include "armillary/core/user_text.h"
 
 namespace armillary::tokenizer {
@@ -153,14 +149,6 @@ std::size_t broken_length(std::string_view text, std::size_t i) {
   return good;
 }
 
-utf8proc_option_t options_of(NormalForm form) {
-  int options = UTF8PROC_STABLE;
-  const bool composes = form == NormalForm::Nfc || form == NormalForm::Nfkc;
-  options |= composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE;
-  if (form == NormalForm::Nfkc || form == NormalForm::Nfkd) options |= UTF8PROC_COMPAT;
-  return static_cast<utf8proc_option_t>(options);
-}
-
 }  // namespace
 
 int kind_of_code_point(std::uint32_t code_point) {
@@ -215,22 +203,6 @@ std::size_t ascii_prefix(std::string_view text) {
   std::size_t i = 0;
   while (i < text.size() && static_cast<unsigned char>(text[i]) < 0x80U) ++i;
   return i;
-}
-
-std::string normal_form(std::string_view text, NormalForm form) {
-  if (ascii_prefix(text) == text.size()) return std::string(text);
-  utf8proc_uint8_t* mapped = nullptr;
-  const utf8proc_ssize_t length =
-      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-                   static_cast<utf8proc_ssize_t>(text.size()), &mapped, options_of(form));
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(mapped, &std::free);
-  if (length < 0) {
-    fail<InvalidArgument>(
-        "tokenizer: a text of {} bytes cannot be normalized ({}); UTF-8 of less "
-        "than 2^31 bytes is required",
-        text.size(), utf8proc_errmsg(length));
-  }
-  return {reinterpret_cast<const char*>(mapped), static_cast<std::size_t>(length)};
 }
 
 }  // namespace armillary::tokenizer

@@ -1,7 +1,7 @@
-// unicode.h: what tokenizers ask of Unicode: code points of UTF-8, categories, normal forms.
+// unicode.h: what tokenizers ask of Unicode: code points of UTF-8 and their categories.
 //
 // Categories are those of Unicode 16, as in PyPI `tokenizers` 0.23: utf8proc's, and a table of what
-// came after its version. Normal forms are utf8proc's.
+// came after its version.
 #pragma once
 
 #include <cstdint>
@@ -75,11 +75,5 @@ std::optional<std::string> with_replacements(std::string_view text);
 
 /// Number of well-formed bytes at the begin, none of which is above 0x7F.
 std::size_t ascii_prefix(std::string_view text);
-
-/// A normal form of Unicode (annex 15).
-enum class NormalForm : std::uint8_t { Nfc, Nfd, Nfkc, Nfkd };
-
-/// The normal form of UTF-8. Unassigned code points stay. ASCII costs one pass.
-std::string normal_form(std::string_view text, NormalForm form);
 
 }  // namespace armillary::tokenizer
