@@ -1,9 +1,9 @@
-// Masks of kinds are made once; ranges are then added to the code points in them.
+// Masks of kinds are made once, and blocks without ranges too; ranges are added where they are.
 #include "armillary/text/tokenizer/code_point_set.h"
 
 #include <algorithm>
 #include <array>
-#include <map>
+#include <unordered_map>
 
 namespace armillary::tokenizer {
 
@@ -17,24 +17,33 @@ SetTable::SetTable(std::span<const CodePointSet> sets) {
       if ((sets[i].kinds >> kind & 1U) != 0) of_kind[static_cast<std::size_t>(kind)] |= bit;
     }
   }
-  std::map<std::array<SetMask, kBlockSize>, std::uint32_t> places;
-  for (std::uint32_t first = 0; first < kCodePoints; first += kBlockSize) {
-    std::array<SetMask, kBlockSize> block{};
-    for (std::uint32_t j = 0; j < kBlockSize; ++j) {
-      block[j] = of_kind[static_cast<std::size_t>(kind_of_code_point(first + j))];
+  // Blocks without ranges are those of their kinds.
+  std::unordered_map<int, std::uint32_t> places;
+  for (std::uint32_t first = 0; first < kCodePoints; first += kKindBlock) {
+    const std::uint32_t end = first + kKindBlock;
+    const bool has_range = std::ranges::any_of(sets, [&](const CodePointSet& set) {
+      return std::ranges::any_of(set.ranges, [&](const CodePointRange& range) {
+        return range.first < end && range.last >= first;
+      });
+    });
+    const auto here = static_cast<std::uint32_t>(blocks_.size());
+    if (!has_range) {
+      const auto [place, is_new] = places.try_emplace(kind_block(first), here);
+      index_.push_back(place->second);
+      if (!is_new) continue;
+    } else {
+      index_.push_back(here);
     }
-    for (std::size_t i = 0; i < sets.size(); ++i) {
-      for (const CodePointRange& range : sets[i].ranges) {
-        const std::uint32_t begin = std::max(range.first, first);
-        const std::uint32_t end = std::min(range.last + 1, first + kBlockSize);
-        for (std::uint32_t c = begin; c < end; ++c) block[c - first] |= SetMask{1} << i;
+    for (std::uint32_t c = first; c < end; ++c) {
+      SetMask mask = of_kind[static_cast<std::size_t>(kind_of_code_point(c))];
+      for (std::size_t i = 0; has_range && i < sets.size(); ++i) {
+        const bool is_in = std::ranges::any_of(sets[i].ranges, [&](const CodePointRange& range) {
+          return range.first <= c && c <= range.last;
+        });
+        if (is_in) mask |= SetMask{1} << i;
       }
+      blocks_.push_back(mask ^ negated);
     }
-    for (SetMask& mask : block) mask ^= negated;
-    const auto [place, is_new] =
-        places.try_emplace(block, static_cast<std::uint32_t>(blocks_.size()));
-    if (is_new) blocks_.insert(blocks_.end(), block.begin(), block.end());
-    index_.push_back(place->second);
   }
 }
 

@@ -33,16 +33,14 @@ inline constexpr std::size_t kMostSets = 64;
 /// The sets of every code point.
 class SetTable {
  public:
-  /// Requires at most kMostSets sets. Cost: some 10 ms.
+  /// Requires at most kMostSets sets. Cost: some 0.2 ms, and O(code points in ranges).
   explicit SetTable(std::span<const CodePointSet> sets);
 
   SetMask at(std::uint32_t code_point) const {
-    return blocks_[index_[code_point / kBlockSize] + code_point % kBlockSize];
+    return blocks_[index_[code_point / kKindBlock] + code_point % kKindBlock];
   }
 
  private:
-  static constexpr std::uint32_t kBlockSize = 256;
-
   std::vector<SetMask> blocks_;
   std::vector<std::uint32_t> index_;  ///< First element of the block in blocks_.
 };

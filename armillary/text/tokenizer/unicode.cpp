@@ -74,25 +74,24 @@ constexpr CategoryRange kLaterRanges[] = {
     {0x2EBF0, 0x2EE5D, UTF8PROC_CATEGORY_LO},
 };
 
-constexpr std::uint32_t kBlock = 256;
-
 /// The kinds of all code points.
 class KindTable {
  public:
   KindTable() {
-    std::map<std::array<std::uint8_t, kBlock>, std::uint16_t> places;
-    for (std::uint32_t first = 0; first < kCodePoints; first += kBlock) {
-      std::array<std::uint8_t, kBlock> block{};
-      for (std::uint32_t i = 0; i < kBlock; ++i) block[i] = kind(first + i);
+    std::map<std::array<std::uint8_t, kKindBlock>, std::uint16_t> places;
+    for (std::uint32_t first = 0; first < kCodePoints; first += kKindBlock) {
+      std::array<std::uint8_t, kKindBlock> block{};
+      for (std::uint32_t i = 0; i < kKindBlock; ++i) block[i] = kind(first + i);
       const auto [place, is_new] =
           places.try_emplace(block, static_cast<std::uint16_t>(blocks_.size()));
       if (is_new) blocks_.push_back(block);
-      index_[first / kBlock] = place->second;
+      index_[first / kKindBlock] = place->second;
     }
   }
 
+  int block(std::uint32_t code_point) const { return index_[code_point / kKindBlock]; }
   int at(std::uint32_t code_point) const {
-    return blocks_[index_[code_point / kBlock]][code_point % kBlock];
+    return blocks_[index_[code_point / kKindBlock]][code_point % kKindBlock];
   }
 
  private:
@@ -107,9 +106,14 @@ class KindTable {
     return static_cast<std::uint8_t>(is_later ? range[-1].category : UTF8PROC_CATEGORY_CN);
   }
 
-  std::vector<std::array<std::uint8_t, kBlock>> blocks_;
-  std::array<std::uint16_t, kCodePoints / kBlock> index_{};
+  std::vector<std::array<std::uint8_t, kKindBlock>> blocks_;
+  std::array<std::uint16_t, kCodePoints / kKindBlock> index_{};
 };
+
+const KindTable& kind_table() {
+  static const KindTable table;
+  return table;
+}
 
 /// Code points by the one that stands for all that differ in case.
 using CaseClasses = std::unordered_map<std::uint32_t, std::vector<std::uint32_t>>;
@@ -152,8 +156,11 @@ std::size_t broken_length(std::string_view text, std::size_t i) {
 }  // namespace
 
 int kind_of_code_point(std::uint32_t code_point) {
-  static const KindTable table;
-  return table.at(code_point);
+  return kind_table().at(code_point);
+}
+
+int kind_block(std::uint32_t code_point) {
+  return kind_table().block(code_point);
 }
 
 std::optional<KindSet> kinds_of_category(std::string_view name) {

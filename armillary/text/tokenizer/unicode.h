@@ -25,6 +25,11 @@ inline constexpr KindSet kAllKinds = (KindSet{1} << kKinds) - 1;
 /// The table is made by the first call, in some 10 ms. Threads: any.
 int kind_of_code_point(std::uint32_t code_point);
 
+/// Code points from a multiple of it on to the next share a block.
+inline constexpr std::uint32_t kKindBlock = 256;
+/// A number of the block of a code point; blocks of equal numbers have equal kinds.
+int kind_block(std::uint32_t code_point);
+
 /// The kinds of a category `Lu`, or of a group of them `L`; nothing if there is none of the name.
 std::optional<KindSet> kinds_of_category(std::string_view name);
 
