@@ -63,17 +63,23 @@ std::string describe(const std::vector<std::string>& extensions) {
 
 }  // namespace
 
+std::vector<std::string> text_paths(const std::string& path,
+                                    const std::vector<std::string>& extensions) {
+  std::error_code error;  // An error means that it is no folder: then reading it fails.
+  // A path to a file is a list of one, whatever its extension.
+  return fs::is_directory(path, error) ? files_below(path, extensions) : std::vector{path};
+}
+
 std::vector<TextFile> read_text(const std::string& path,
                                 const std::vector<std::string>& extensions) {
-  std::error_code error;  // An error means that it is no folder: then reading it fails.
-  // A path to a file is a list of one, whatever its extension. Empty files are no documents.
-  const bool folder = fs::is_directory(path, error);
-  std::vector<TextFile> files;
-  for (std::string& name : folder ? files_below(path, extensions) : std::vector{path}) {
+  std::vector<TextFile> files;  // Empty files are no documents.
+  for (std::string& name : text_paths(path, extensions)) {
     std::string bytes = read_bytes(name);
     if (!bytes.empty()) files.push_back({std::move(name), std::move(bytes)});
   }
   if (files.empty()) {
+    std::error_code error;
+    const bool folder = fs::is_directory(path, error);
     fail<IoError>("read_text: {} {} holds no text; at least {} is required",
                   folder ? "folder" : "file", excerpt(path),
                   folder ? describe(extensions) : std::string("one byte"));

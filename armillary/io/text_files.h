@@ -12,6 +12,12 @@ struct TextFile {
   std::string bytes;
 };
 
+/// Paths of the files that read_text() reads: `path` itself, or those below the folder, sorted.
+/// @throws IoError if the folder cannot be read, or holds a pipe, socket or device with such an
+/// extension.
+std::vector<std::string> text_paths(const std::string& path,
+                                    const std::vector<std::string>& extensions = {});
+
 /// Reads the text at `path`, a file or a folder.
 ///
 /// (1) A folder is walked recursively; links to folders are not followed. Only files with one of

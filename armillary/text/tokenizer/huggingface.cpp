@@ -19,8 +19,8 @@
 #include "armillary/core/names.h"
 #include "armillary/core/user_text.h"
 #include "armillary/io/content_hash.h"
-#include "armillary/text/tokenizer/json_fields.h"
 #include "armillary/text/tokenizer/split_patterns.h"
+#include "armillary/text/tokenizer/tokenizer_fields.h"
 #include "armillary/text/tokenizer/unicode.h"
 
 namespace armillary::tokenizer {
@@ -38,9 +38,10 @@ constexpr int kMostSequences = 16;
 
 /// Calls `read` with the type and the fields of a part, or of each of the parts of a Sequence,
 /// which are under `key`. Nothing for null.
-void for_each_part(const std::string& part, const json& value, const std::string& key,
-                   const std::function<void(const std::string& type, JsonFields& fields)>& read,
-                   int depth = 0) {
+void for_each_part(
+    const std::string& part, const json& value, const std::string& key,
+    const std::function<void(const std::string& type, TokenizerFields& fields)>& read,
+    int depth = 0) {
   if (value.is_null()) return;
   if (depth > kMostSequences) {
     fail<InvalidArgument>(
@@ -48,14 +49,14 @@ void for_each_part(const std::string& part, const json& value, const std::string
         "required",
         part, kMostSequences);
   }
-  JsonFields outside(part, value);
+  TokenizerFields outside(part, value);
   const std::string type = outside.text("type");
   if (type == "Sequence") {
     for (const json& one : outside.list(key)) for_each_part(part, one, key, read, depth + 1);
     outside.finish();
     return;
   }
-  JsonFields fields(part + " " + excerpt(type), value);
+  TokenizerFields fields(part + " " + excerpt(type), value);
   fields.ignore({"type"});
   read(type, fields);
   fields.finish();
@@ -75,8 +76,8 @@ json parse_json(std::string_view text, const std::string& origin) {
 }
 
 /// The text of {"String": ".."}.
-std::string text_pattern(JsonFields& fields) {
-  JsonFields pattern(fields.where() + " pattern", fields.get("pattern"));
+std::string text_pattern(TokenizerFields& fields) {
+  TokenizerFields pattern(fields.where() + " pattern", fields.get("pattern"));
   std::string text = pattern.text("String");
   pattern.finish();
   if (text.empty()) fields.refuse("pattern", "a text that is not empty");
@@ -84,7 +85,7 @@ std::string text_pattern(JsonFields& fields) {
 }
 
 /// One code point.
-std::string mark_of(JsonFields& fields, const std::string& key) {
+std::string mark_of(TokenizerFields& fields, const std::string& key) {
   std::string mark = fields.text(key);
   std::size_t end = 0;
   if (!mark.empty()) next_code_point(mark, end);
@@ -118,7 +119,7 @@ BpeMerge merge_of(const json& value, std::int32_t rank, const Vocabulary& vocabu
 }
 
 void read_model(const json& value, TokenizerParts& parts) {
-  JsonFields fields("model", value);
+  TokenizerFields fields("model", value);
   const json& type = fields.get("type");
   if (!type.is_null() && type != "BPE") refuse_type("model", fields.text("type"), {"BPE"});
   for (const char* key : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
@@ -151,7 +152,7 @@ void read_model(const json& value, TokenizerParts& parts) {
 
 // The parts in front of it.
 
-void read_normalizer(const std::string& type, JsonFields& fields, TokenizerParts& parts) {
+void read_normalizer(const std::string& type, TokenizerFields& fields, TokenizerParts& parts) {
   constexpr std::array<std::pair<std::string_view, NormalForm>, 4> kForms{
       {{"NFC", NormalForm::Nfc},
        {"NFD", NormalForm::Nfd},
@@ -173,8 +174,8 @@ void read_normalizer(const std::string& type, JsonFields& fields, TokenizerParts
 }
 
 /// The pattern of a Split: a regular expression, or a text.
-std::shared_ptr<const SplitPattern> split_pattern_of(JsonFields& fields) {
-  JsonFields pattern(fields.where() + " pattern", fields.get("pattern"));
+std::shared_ptr<const SplitPattern> split_pattern_of(TokenizerFields& fields) {
+  TokenizerFields pattern(fields.where() + " pattern", fields.get("pattern"));
   std::string regex;
   if (!pattern.get("Regex").is_null()) {
     regex = pattern.text("Regex");
@@ -190,7 +191,7 @@ std::shared_ptr<const SplitPattern> split_pattern_of(JsonFields& fields) {
   return std::make_shared<SplitPattern>(std::move(regex));
 }
 
-SplitStep split_step_of(JsonFields& fields) {
+SplitStep split_step_of(TokenizerFields& fields) {
   constexpr std::array<std::pair<std::string_view, SplitBehavior>, 5> kBehaviors{
       {{"Removed", SplitBehavior::Removed},
        {"Isolated", SplitBehavior::Isolated},
@@ -209,7 +210,7 @@ SplitStep split_step_of(JsonFields& fields) {
 }
 
 /// Whether Metaspace puts its mark in front of a text.
-MetaspaceStep::Prepend prepend_of(JsonFields& fields) {
+MetaspaceStep::Prepend prepend_of(TokenizerFields& fields) {
   if (!fields.boolean("add_prefix_space", true)) {
     fields.ignore({"prepend_scheme"});
     return MetaspaceStep::Prepend::Never;
@@ -222,7 +223,7 @@ MetaspaceStep::Prepend prepend_of(JsonFields& fields) {
   fields.refuse("prepend_scheme", "always, first or never");
 }
 
-void read_pre_tokenizer(const std::string& type, JsonFields& fields, TokenizerParts& parts) {
+void read_pre_tokenizer(const std::string& type, TokenizerFields& fields, TokenizerParts& parts) {
   if (parts.model.is_byte_level) {
     fail<InvalidArgument>(
         "tokenizer: pre_tokenizer {} behind ByteLevel is not implemented; ByteLevel as the last is "
@@ -265,7 +266,7 @@ void add_special(const std::string& name, const json& special_tokens, std::vecto
         "special_tokens is required",
         quote(name));
   }
-  JsonFields token("post_processor special token", *place);
+  TokenizerFields token("post_processor special token", *place);
   token.ignore({"id", "tokens"});
   for (const json& id : token.list("ids")) {
     const bool fits = id.is_number_unsigned() && id.get<std::uint64_t>() < kMostTokens;
@@ -275,7 +276,7 @@ void add_special(const std::string& name, const json& special_tokens, std::vecto
   token.finish();
 }
 
-void read_post_processor(const std::string& type, JsonFields& fields, TokenizerParts& parts) {
+void read_post_processor(const std::string& type, TokenizerFields& fields, TokenizerParts& parts) {
   if (type == "ByteLevel") {  // Of offsets, which we have none of.
     fields.ignore({"add_prefix_space", "trim_offsets", "use_regex"});
     return;
@@ -287,18 +288,18 @@ void read_post_processor(const std::string& type, JsonFields& fields, TokenizerP
   const json& special_tokens = fields.get("special_tokens");
   bool is_behind = false;
   for (const json& piece : fields.list("single")) {
-    JsonFields one(fields.where() + " piece", piece);
+    TokenizerFields one(fields.where() + " piece", piece);
     if (!one.get("Sequence").is_null()) {
       if (std::exchange(is_behind, true)) fields.refuse("single", "the text once");
       continue;
     }
-    JsonFields token(fields.where() + " piece", one.get("SpecialToken"));
+    TokenizerFields token(fields.where() + " piece", one.get("SpecialToken"));
     add_special(token.text("id"), special_tokens, is_behind ? parts.after : parts.before);
   }
   if (!is_behind) fields.refuse("single", "a template with the text");
 }
 
-void read_decoder(const std::string& type, JsonFields& fields, TokenizerParts& parts) {
+void read_decoder(const std::string& type, TokenizerFields& fields, TokenizerParts& parts) {
   if (type == "ByteLevel") {
     fields.ignore({"add_prefix_space", "trim_offsets", "use_regex"});
     parts.decoder.emplace_back(LettersToBytes());
@@ -331,7 +332,7 @@ void read_decoder(const std::string& type, JsonFields& fields, TokenizerParts& p
 }
 
 AddedToken added_token_of(const json& value) {
-  JsonFields fields("added token", value);
+  TokenizerFields fields("added token", value);
   AddedToken token{.content = fields.text("content"),
                    .is_special = fields.boolean("special", false),
                    .is_normalized = fields.boolean("normalized", true),
@@ -377,14 +378,14 @@ TokenizerParts read_huggingface(std::string_view text, std::string_view config,
   TokenizerParts parts;
   parts.origin = origin;
   parts.digest = io::content_hash(text);
-  JsonFields fields("tokenizer.json", value);
+  TokenizerFields fields("tokenizer.json", value);
   fields.ignore({"version"});
   for (const char* key : {"truncation", "padding"}) {
     if (!fields.get(key).is_null()) fields.refuse(key, "null, as it is not implemented,");
   }
   read_model(fields.get("model"), parts);
   const auto with = [&](auto read) {
-    return [&parts, read](const std::string& type, JsonFields& of) { read(type, of, parts); };
+    return [&parts, read](const std::string& type, TokenizerFields& of) { read(type, of, parts); };
   };
   for_each_part("normalizer", fields.get("normalizer"), "normalizers", with(read_normalizer));
   for_each_part("pre_tokenizer", fields.get("pre_tokenizer"), "pretokenizers",

@@ -1,4 +1,4 @@
-// json_fields.h: the keys of a JSON object, each asked for once: a key that nobody asks for is
+// tokenizer_fields.h: the keys of a JSON object, each asked for once: a key that nobody asks for is
 // refused, since it would not be obeyed.
 #pragma once
 
@@ -11,10 +11,10 @@
 namespace armillary::tokenizer {
 
 /// An object of tokenizer.json. `where` names it in errors: "pre_tokenizer Split".
-class JsonFields {
+class TokenizerFields {
  public:
   /// @throws InvalidArgument unless it is an object.
-  JsonFields(std::string where, const nlohmann::json& object);
+  TokenizerFields(std::string where, const nlohmann::json& object);
 
   const std::string& where() const { return where_; }
 
