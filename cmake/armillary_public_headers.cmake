@@ -20,6 +20,10 @@ set(armillary_plan_headers version.h
   lab/report/measured.h lab/report/report.h
   predict/sim/cluster.h predict/sim/compare.h predict/sim/cost.h predict/sim/curves.h predict/sim/engine.h
   predict/sim/timeline.h predict/sim/topology.h predict/sim/trace.h
+  text/tokenizer/added_tokens.h text/tokenizer/bpe.h text/tokenizer/code_point_set.h text/tokenizer/decoder.h
+  text/tokenizer/load_tokenizer.h text/tokenizer/normal_form.h text/tokenizer/normalizer.h text/tokenizer/pattern_tree.h
+  text/tokenizer/pre_tokenizer.h text/tokenizer/split_pattern.h text/tokenizer/tokenizer.h text/tokenizer/unicode.h
+  text/tokenizer/vocabulary.h
   predict/tune/advise.h predict/tune/answer.h predict/tune/automatic.h predict/tune/candidate.h predict/tune/explain.h predict/tune/search.h)
 
 # With libtorch.

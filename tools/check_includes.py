@@ -15,6 +15,7 @@ MAY_USE = {
     "armillary/comm/c10d": ["core", "comm"],
     "armillary/comm": ["core"],
     "armillary/io": ["core"],
+    "armillary/text": ["core", "io"],
     "armillary/predict": ["core", "plan", "io"],
     "armillary/proof": ["core", "plan", "comm", "io"],
     "armillary/host": ["core", "plan", "io"],
@@ -23,7 +24,8 @@ MAY_USE = {
     "armillary/runtime": ["core", "plan", "comm", "proof", "host", "kernel"],
     "armillary/attention": ["core", "plan", "comm", "predict", "proof", "host", "kernel", "runtime"],
     "armillary/train": [
-        *("core", "plan", "comm", "io", "predict", "proof", "host", "kernel", "model", "runtime", "attention")
+        *("core", "plan", "comm", "io", "text", "predict", "proof", "host"),
+        *("kernel", "model", "runtime", "attention"),
     ],
     "armillary/lab": [
         *("core", "plan", "comm", "predict", "proof", "host", "kernel", "runtime", "attention"),
@@ -32,6 +34,7 @@ MAY_USE = {
 }
 # Folders of a room that has more than one target: each may use those before it.
 ORDER = {
+    "armillary/text": ["tokenizer", "corpus"],
     "armillary/predict": ["sim", "cost", "tune"],
     "armillary/host": ["recorder", "launch", "doctor"],
     "armillary/lab": ["bench", "calibrate", "validate", "report", "sweep"],
@@ -57,7 +60,7 @@ CACHES = {
 TORCH_FREE = tuple(
     f"armillary/{folder}/"
     for folder in [
-        *("core", "plan", "comm", "io", "predict", "proof", "host"),
+        *("core", "plan", "comm", "io", "text", "predict", "proof", "host"),
         *("lab/validate", "lab/report", "lab/sweep"),
     ]
 )

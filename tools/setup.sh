@@ -14,7 +14,7 @@ requirements() {  # PART
     build | plan)
       echo g++:g++ cmake:cmake ninja-build:ninja ccache:ccache mold:mold
       echo libfmt-dev:fmt/core.h nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp
-      echo libxxhash-dev:xxhash.h libtomlplusplus-dev:toml++/toml.h
+      echo libxxhash-dev:xxhash.h libtomlplusplus-dev:toml++/toml.h libutf8proc-dev:utf8proc.h
       ;;
     test) echo libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h librapidcheck-dev:rapidcheck.h ;;
     lint) echo clang-format:clang-format clang-tidy:clang-tidy ;;

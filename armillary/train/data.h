@@ -1,4 +1,5 @@
-// data.h: training data as numbered sequences of named fields. No text (packed_text.h).
+// data.h: training data as numbered sequences of named fields. No text (packed_text.h), no files
+// (token_data.h).
 //
 //   Data --parts(i)--> documents --> mask --layout--> positions of a rank
 //                '---> rows(positions) -----------------> its tokens, labels
@@ -50,6 +51,10 @@ class Data {
   /// The same sequence in parts, for data that can make some tokens without all of them: the memory
   /// of a rank is then that of its own. Nothing: each rank reads the whole sequence by at().
   virtual std::optional<SequenceParts> parts(std::int64_t /*index*/) const { return {}; }
+
+  /// Everything that decides the sequences, a line each: "packing = best_fit". Ranks of a run, and
+  /// a run that resumes, must have the same. Without lines, sequences are compared.
+  virtual std::vector<std::string> identity() const { return {}; }
 };
 
 /// The sequence that a run must be given.

@@ -167,7 +167,8 @@ RunProgress RankTrainer::progress(std::int64_t step) const {
   return {.step = step,
           .sequences_read = read,
           .last_sequence = world_.rank() == 0 ? hash_of(data_.at(read - 1)) : "",
-          .vocab_size = data_.vocab_size()};
+          .vocab_size = data_.vocab_size(),
+          .data = data_.identity()};
 }
 
 std::vector<Microbatch> RankTrainer::read_batch(std::int64_t step) const {

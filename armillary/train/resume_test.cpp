@@ -159,6 +159,38 @@ class WatchedData : public Data {
   std::function<void(std::int64_t)> reads_;
 };
 
+/// Data that says how it was prepared.
+class PreparedData : public Data {
+ public:
+  PreparedData(const Data& data, std::vector<std::string> lines)
+      : data_(data), lines_(std::move(lines)) {}
+  std::int64_t vocab_size() const override { return data_.vocab_size(); }
+  Sequence at(std::int64_t index) const override { return data_.at(index); }
+  std::vector<std::string> identity() const override { return lines_; }
+
+ private:
+  const Data& data_;
+  std::vector<std::string> lines_;
+};
+
+TEST(Resume, DataPreparedInAnotherWayIsRefusedByItsName) {
+  const ScratchFolder folder;
+  const Recipe recipe = saving_recipe(folder);
+  const PackedText text = words(recipe.training.seq_len);
+  train(recipe, PreparedData(text, {"tokenizer = a", "packing = cut"}), {});
+  const auto refused = [&](const std::vector<std::string>& lines, const std::string& part) {
+    EXPECT_THAT([&] { train(recipe, PreparedData(text, lines), {.resume = true}); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(part)));
+  };
+  refused({"tokenizer = a", "packing = best_fit"},
+          "data with packing = best_fit given; packing = cut, as the run began, is required");
+  refused({"tokenizer = b", "packing = cut"}, "data with tokenizer = b given; tokenizer = a");
+  refused({"tokenizer = a"}, "data with nothing more given; packing = cut");
+  refused({}, "data with nothing more given; tokenizer = a");
+  EXPECT_NO_THROW(
+      train(recipe, PreparedData(text, {"tokenizer = a", "packing = cut"}), {.resume = true}));
+}
+
 TEST(Resume, AStopThatComesInAStepEndsTheRunAfterThatStep) {
   const ScratchFolder folder;
   Recipe recipe = saving_recipe(folder);

@@ -175,6 +175,7 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
     std::vector<std::string> lines = settings(recipe);
     lines.push_back(fmt::format("--resume = {}", options.resume));
     lines.push_back(fmt::format("--init-from = {}", !options.init_from.empty()));
+    for (const std::string& line : data.identity()) lines.push_back("data with " + line);
     expect_same_settings(comm, std::move(lines));
     comm::run_together(comm, [&] {
       check_batch(mesh.shape(), recipe.training);

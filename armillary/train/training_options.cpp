@@ -10,7 +10,8 @@ Section section_of(TrainingOptions& t) {
   const Range size = between(1, kMaxSize);
   return {"training",
           {
-              {"dataset_path", &t.dataset_path, "folder or file of UTF-8 text"},
+              {"dataset_path", &t.dataset_path,
+               "folder or file of UTF-8 text, or folder of `armillary data prepare`"},
               {"dataset_extensions", &t.dataset_extensions,
                "files of the folder to read, by comma; empty: all"},
               {"seq_len", &t.seq_len, "tokens per sequence, over all ranks", size},

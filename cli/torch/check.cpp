@@ -12,7 +12,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/train/check_model.h"
-#include "armillary/train/load_text.h"
+#include "armillary/train/load_data.h"
 #include "cli/output_file.h"
 #include "cli/torch/engine.h"
 #include "cli/verbs.h"
@@ -65,15 +65,16 @@ train::Recipe read_recipe(const CheckArguments& arguments) {
 /// The report of all ranks, the same in every process.
 train::CheckReport check(const CheckArguments& arguments, const train::Recipe& recipe,
                          const launch::EngineChoice& choice) {
-  const train::PackedText text =
-      recipe.training.dataset_path.empty()
-          ? train::random_text(recipe.training.seq_len, recipe.training.seed)
-          : train::load_text(recipe.training);
+  const train::TrainingOptions& training = recipe.training;
+  const std::unique_ptr<train::Data> data =
+      training.dataset_path.empty()
+          ? std::make_unique<train::PackedText>(train::random_text(training.seq_len, training.seed))
+          : train::load_data(training);
   train::CheckReport report;
   const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
   run_ranks_on(choice, world, recipe.comm.train_timeout_seconds, [&](comm::Communicator& comm) {
     const train::CheckReport of_rank = train::check_model(
-        comm, [](const train::Recipe& of) { return train::make_model(of); }, text, recipe,
+        comm, [](const train::Recipe& of) { return train::make_model(of); }, *data, recipe,
         arguments.init_from);
     if (choice.place || comm.rank() == 0) report = of_rank;
   });

@@ -18,7 +18,7 @@
 #include "armillary/core/process_stat.h"
 #include "armillary/host/launch/launch_folder.h"
 #include "armillary/train/estimate.h"
-#include "armillary/train/load_text.h"
+#include "armillary/train/load_data.h"
 #include "armillary/train/metrics_writer.h"
 #include "armillary/train/trainer.h"
 #include "armillary/train/whole_sequences.h"
@@ -114,14 +114,14 @@ void take_mesh(train::Recipe& recipe, const TrainArguments& arguments) {
   }
 }
 
-/// The text of a recipe. A dry run needs none for a mask that does not follow documents.
+/// The data of a recipe. A dry run needs none for a mask that does not follow documents.
 std::unique_ptr<train::Data> data_of(const train::Recipe& recipe, bool dry_run) {
   const train::TrainingOptions& training = recipe.training;
   if (dry_run && training.dataset_path.empty() &&
       !train::reads_documents(recipe.parallelism.mask)) {
     return std::make_unique<train::WholeSequences>(training.seq_len);
   }
-  return std::make_unique<train::PackedText>(train::load_text(training));
+  return train::load_data(training);
 }
 
 /// The run on the chosen engine. Its folder is written from on_start on, by rank 0.

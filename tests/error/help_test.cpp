@@ -19,11 +19,13 @@ using testing::Eq;
 using testing::HasSubstr;
 
 TEST(Help, EveryVerbHasExamples) {
-  for (const std::string verb : {"plan", "verify", "simulate", "tune", "advise", "report",
-                                 "explain", "train", "export", "check", "calibrate", "doctor"}) {
+  for (const std::string verb :
+       {"plan", "verify", "simulate", "tune", "advise", "report", "explain", "data", "train",
+        "export", "check", "calibrate", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
       if (verb != "plan" && verb != "verify" && verb != "simulate" && verb != "tune" &&
-          verb != "advise" && verb != "report" && verb != "explain" && !has_torch())
+          verb != "advise" && verb != "report" && verb != "explain" && verb != "data" &&
+          !has_torch())
         continue;
       const ProgramRun result = run({verb, flag});
       EXPECT_EQ(result.code, 0) << verb;
@@ -134,8 +136,8 @@ TEST(Plan, PrintsAGrid) {
 
 TEST(VerbError, VerbsThatDoNotExist) {
   const std::string required =
-      "plan, verify, simulate, tune, advise, report, explain, launch, train, export, check, bench, "
-      "calibrate or doctor is required";
+      "plan, verify, simulate, tune, advise, report, explain, launch, data, train, export, check, "
+      "bench, calibrate or doctor is required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
@@ -143,7 +145,7 @@ TEST(VerbError, VerbsThatDoNotExist) {
   expect_error({""}, Eq("unknown verb ''; " + required));
   expect_error({"--world", "4"},
                Eq("flag '--world' before the verb; plan, verify, simulate, "
-                  "tune, advise, report, explain, launch, "
+                  "tune, advise, report, explain, launch, data, "
                   "train, export, check, bench, calibrate or doctor is required first, or "
                   "--help"));
   expect_error({"sweep", "--cluster", "c6"},

@@ -93,8 +93,8 @@ class ParquetProcess {
   }
 
   static std::string python() {
-    const char* const chosen = std::getenv("ARMILLARY_PYTHON");
-    return chosen != nullptr && *chosen != '\0' ? chosen : "python3";
+    const char* const choice = std::getenv("ARMILLARY_PYTHON");
+    return choice != nullptr && *choice != '\0' ? choice : "python3";
   }
 
   /// Waits for more of its output. Returns whether there may be more.

@@ -43,11 +43,11 @@ struct PackedSequence {
   bool has_padding = false;  ///< The last piece is none: tokens that stand for nothing.
 };
 
-/// What became of the documents.
+/// The fate of the documents.
 struct PackerCounts {
   std::int64_t documents = 0;  ///< With at least one token.
   std::int64_t empty = 0;      ///< Documents without any, left out.
-  std::int64_t tokens = 0;     ///< Of documents, with a separator each.
+  std::int64_t tokens = 0;     ///< Those of documents, with a separator each.
   std::int64_t sequences = 0;
   std::int64_t cuts = 0;     ///< Places where a document was cut.
   std::int64_t padding = 0;  ///< Tokens that stand for nothing.
@@ -81,7 +81,7 @@ class Packer {
   std::vector<Tokens> window_;
   std::int64_t window_tokens_ = 0;
   std::uint64_t windows_ = 0;
-  Tokens stream_;                  ///< Of `cut`: tokens that no sequence has yet,
+  Tokens stream_;                  ///< For `cut`: tokens that no sequence has yet,
   std::vector<std::size_t> ends_;  ///< and where documents in it end.
 };
 

@@ -30,7 +30,7 @@ struct PrepareRequest {
   std::string separator;  ///< Text of the token behind each document; empty: the tokenizer's end.
   double validation = 0;  ///< Share of the documents that are for validation; below 1.
   std::int64_t seed = 0;  ///< Chooses them, and the order of documents in sequences.
-  std::int64_t shard_sequences = std::int64_t{1} << 16;  ///< Of a shard, at most.
+  std::int64_t shard_sequences = std::int64_t{1} << 16;  ///< At most, of a shard.
 };
 
 /// Writes shards, and the index last: a folder that was not finished has none. The same request and

@@ -1,3 +1,5 @@
+// shard.cpp: a shard is written from front to end in one pass, so that its lists, whose length is
+// not known before, lie behind the tokens; both ends compute the same offsets from its shape.
 #include "armillary/text/corpus/shard.h"
 
 #include <cstring>

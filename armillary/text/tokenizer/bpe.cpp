@@ -41,7 +41,7 @@ std::size_t spread(std::uint64_t pair) {
 }
 
 /// Whether a heap gives `b` before `a`.
-bool comes_later(const BpeScratch::Candidate& a, const BpeScratch::Candidate& b) {
+bool comes_later(const BpeScratch::MergeCandidate& a, const BpeScratch::MergeCandidate& b) {
   return a.rank != b.rank ? a.rank > b.rank : a.at > b.at;
 }
 
@@ -81,7 +81,7 @@ void WordCache::add(Place& place, std::string_view word, std::uint32_t hash,
   ids_.insert(ids_.end(), ids.end() - static_cast<std::ptrdiff_t>(count), ids.end());
 }
 
-Bpe::Bpe(const Vocabulary& vocabulary, const std::vector<BpeMerge>& merges, BpeOptions options)
+Bpe::Bpe(const TokenVocabulary& vocabulary, const std::vector<BpeMerge>& merges, BpeOptions options)
     : options_(options) {
   pairs_.resize(std::bit_ceil(2 * merges.size() + 2));
   for (const BpeMerge& merge : merges) add_merge(vocabulary, merge);
@@ -124,7 +124,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, const std::vector<BpeMerge>& merges, BpeO
   inside_.erase(std::unique(inside_.begin(), inside_.end()), inside_.end());
 }
 
-void Bpe::add_merge(const Vocabulary& vocabulary, const BpeMerge& merge) {
+void Bpe::add_merge(const TokenVocabulary& vocabulary, const BpeMerge& merge) {
   const bool is_there =
       vocabulary.has(merge.left) && vocabulary.has(merge.right) && vocabulary.has(merge.joined);
   if (!is_there) {
@@ -145,7 +145,7 @@ void Bpe::add_merge(const Vocabulary& vocabulary, const BpeMerge& merge) {
       .pair = pair_of(merge.left, merge.right), .rank = merge.rank, .joined = merge.joined};
 }
 
-void Bpe::prepare_code_points(const Vocabulary& vocabulary) {
+void Bpe::prepare_code_points(const TokenVocabulary& vocabulary) {
   for (TokenId id = 0; id < vocabulary.size(); ++id) {
     if (!vocabulary.has(id) || vocabulary.token(id).empty()) continue;
     const std::string& token = vocabulary.token(id);
@@ -270,7 +270,7 @@ void Bpe::symbols_of_code_points(std::string_view word, std::vector<TokenId>& id
 
 void Bpe::join_short(BpeScratch& scratch) const {
   std::vector<TokenId>& ids = scratch.ids;
-  std::vector<std::int32_t>& ranks = scratch.ranks;  // Of each symbol with the next.
+  std::vector<std::int32_t>& ranks = scratch.ranks;  // Each symbol's with the next.
   const auto rank_at = [&](std::size_t i) {
     if (i + 1 >= ids.size()) return kNoRank;
     const PairPlace& place = find_pair(ids[i], ids[i + 1]);
@@ -292,7 +292,7 @@ void Bpe::join_short(BpeScratch& scratch) const {
 
 void Bpe::join_long(BpeScratch& scratch) const {
   std::vector<BpeScratch::Symbol>& symbols = scratch.symbols;
-  std::vector<BpeScratch::Candidate>& heap = scratch.heap;
+  std::vector<BpeScratch::MergeCandidate>& heap = scratch.heap;
   const auto count = static_cast<std::int32_t>(scratch.ids.size());
   symbols.clear();
   heap.clear();
@@ -318,7 +318,7 @@ void Bpe::join_long(BpeScratch& scratch) const {
   std::make_heap(heap.begin(), heap.end(), comes_later);
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), comes_later);
-    const BpeScratch::Candidate top = heap.back();
+    const BpeScratch::MergeCandidate top = heap.back();
     heap.pop_back();
     BpeScratch::Symbol& left = symbol(top.at);
     if (left.is_joined || left.next < 0) continue;

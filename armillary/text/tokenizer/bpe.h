@@ -78,7 +78,7 @@ struct BpeScratch {
     std::int32_t next = -1;
     bool is_joined = false;  ///< To the one before it, and gone.
   };
-  struct Candidate {
+  struct MergeCandidate {
     std::int32_t rank = 0;
     std::int32_t at = 0;
     TokenId joined = 0;
@@ -88,7 +88,7 @@ struct BpeScratch {
   std::vector<TokenId> ids;
   std::vector<std::int32_t> ranks;
   std::vector<Symbol> symbols;
-  std::vector<Candidate> heap;
+  std::vector<MergeCandidate> heap;
 };
 
 /// The model. Threads: any number, each with a scratch of its own.
@@ -96,7 +96,7 @@ class Bpe {
  public:
   /// @throws InvalidArgument if a merge names a token that is not there, or an empty one, or one
   /// whose text is not that of its parts.
-  Bpe(const Vocabulary& vocabulary, const std::vector<BpeMerge>& merges, BpeOptions options);
+  Bpe(const TokenVocabulary& vocabulary, const std::vector<BpeMerge>& merges, BpeOptions options);
 
   const BpeOptions& options() const { return options_; }
 
@@ -111,8 +111,8 @@ class Bpe {
     TokenId joined = 0;
   };
 
-  void add_merge(const Vocabulary& vocabulary, const BpeMerge& merge);
-  void prepare_code_points(const Vocabulary& vocabulary);
+  void add_merge(const TokenVocabulary& vocabulary, const BpeMerge& merge);
+  void prepare_code_points(const TokenVocabulary& vocabulary);
   /// Index in pairs_ of two tokens, or of the free place where they would be.
   std::size_t index_of_pair(TokenId left, TokenId right) const;
   const PairPlace& find_pair(TokenId left, TokenId right) const {
@@ -130,8 +130,8 @@ class Bpe {
 
   BpeOptions options_;
   std::vector<PairPlace> pairs_;
-  std::array<TokenId, 256> bytes_{};   ///< Of each byte; -1: none.
-  std::vector<TokenId> code_points_;   ///< Of each code point; -1: none.
+  std::array<TokenId, 256> bytes_{};   ///< Token of each byte; -1: none.
+  std::vector<TokenId> code_points_;   ///< Token of each code point; -1: none.
   bool is_cut_ = false;                ///< Texts are cut where no merge joins.
   std::vector<std::uint64_t> inside_;  ///< Sorted: neighbours in the text of a merged token.
   /// Tokens by the bytes of their words, for ignores_merges.

@@ -1,4 +1,5 @@
-// bpe_test.cpp: the model against the definition: join the pair of least rank until none is left.
+// bpe_test.cpp: the model against the definition: join the pair of least rank until none is left;
+// unknown code points, and merges that do not fit.
 #include "armillary/text/tokenizer/bpe.h"
 
 #include <gmock/gmock.h>
@@ -22,7 +23,7 @@ using testing::ThrowsMessage;
 
 /// A vocabulary of letters, and random merges of what is there.
 struct RandomBpe {
-  Vocabulary vocabulary;
+  TokenVocabulary vocabulary;
   std::vector<BpeMerge> merges;
 
   explicit RandomBpe(unsigned seed, int count) {
@@ -98,7 +99,7 @@ TEST(Bpe, ForgetsWordsWhenTheyAreMany) {
 }
 
 TEST(Bpe, UnknownCodePointsAreFusedDroppedOrBytes) {
-  Vocabulary vocabulary;
+  TokenVocabulary vocabulary;
   for (const std::string token : {"?", "a", "<0xC3>", "<0xA9>"}) {
     vocabulary.add(vocabulary.size(), token);
   }
@@ -117,7 +118,7 @@ TEST(Bpe, UnknownCodePointsAreFusedDroppedOrBytes) {
 }
 
 TEST(Bpe, RefusesMergesThatDoNotFit) {
-  Vocabulary vocabulary;
+  TokenVocabulary vocabulary;
   for (const std::string token : {"a", "b", "ab", ""}) vocabulary.add(vocabulary.size(), token);
   const auto refuses = [&](const BpeMerge& merge, const std::string& text) {
     EXPECT_THAT([&] { Bpe(vocabulary, {merge}, {}); },

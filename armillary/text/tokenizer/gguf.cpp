@@ -53,7 +53,7 @@ void read_tokens(const GgufMetadata& metadata, TokenizerParts& parts) {
     parts.vocabulary.add(static_cast<std::int64_t>(id), token);
     const std::int64_t type = types.empty() ? Normal : types[id];
     const bool is_added = type == Control || type == UserDefined || type == Unknown;
-    // Of equal texts the first counts, as in a search.
+    // The first of equal texts counts, as in a search.
     if (!is_added || token.empty() || parts.vocabulary.find(token) != static_cast<TokenId>(id)) {
       continue;
     }

@@ -95,7 +95,7 @@ std::string mark_of(TokenizerFields& fields, const std::string& key) {
 
 // The model: tokens and merges.
 
-BpeMerge merge_of(const json& value, std::int32_t rank, const Vocabulary& vocabulary) {
+BpeMerge merge_of(const json& value, std::int32_t rank, const TokenVocabulary& vocabulary) {
   std::string left;
   std::string right;
   if (value.is_array() && value.size() == 2 && value[0].is_string() && value[1].is_string()) {
@@ -277,7 +277,7 @@ void add_special(const std::string& name, const json& special_tokens, std::vecto
 }
 
 void read_post_processor(const std::string& type, TokenizerFields& fields, TokenizerParts& parts) {
-  if (type == "ByteLevel") {  // Of offsets, which we have none of.
+  if (type == "ByteLevel") {  // It changes offsets, which we have none of.
     fields.ignore({"add_prefix_space", "trim_offsets", "use_regex"});
     return;
   }

@@ -51,7 +51,7 @@ class PatternParser {
 
   PatternNode choice() {
     if (++depth_ > kMostPatternDepth) refuse("more than 32 groups in one another");
-    PatternNode node{.kind = PatternNode::Kind::Choice};
+    PatternNode node{.kind = PatternNodeKind::Choice};
     do {
       node.children.push_back(sequence());
     } while (take("|"));
@@ -60,7 +60,7 @@ class PatternParser {
   }
 
   PatternNode sequence() {
-    PatternNode node{.kind = PatternNode::Kind::Sequence};
+    PatternNode node{.kind = PatternNodeKind::Sequence};
     while (!at_end() && !sees("|") && !sees(")")) node.children.push_back(repeat(atom()));
     return node;
   }
@@ -83,7 +83,7 @@ class PatternParser {
     if (sees("?")) refuse("a lazy repetition");
     if (is_counted && sees("+")) refuse("a '+' behind '}'");
     if (sees("{") || sees("*")) refuse("a repetition of a repetition");
-    PatternNode node{.kind = PatternNode::Kind::Repeat, .least = least, .most = most};
+    PatternNode node{.kind = PatternNodeKind::Repeat, .least = least, .most = most};
     node.is_possessive = take("+");
     if (sees("+") || sees("?")) refuse("a repetition of a repetition");
     node.children.push_back(std::move(atom));
@@ -112,8 +112,8 @@ class PatternParser {
 
   PatternNode atom() {
     if (take("(")) return group();
-    if (take("^")) return {.kind = PatternNode::Kind::LineBegin};
-    if (take("$")) return {.kind = PatternNode::Kind::LineEnd};
+    if (take("^")) return {.kind = PatternNodeKind::LineBegin};
+    if (take("$")) return {.kind = PatternNodeKind::LineEnd};
     CodePointSet set;
     if (take("[")) {
       set = bracket(0);
@@ -124,14 +124,14 @@ class PatternParser {
     } else {
       add_item(set, /*in_brackets=*/false);
     }
-    return {.kind = PatternNode::Kind::Set, .set = std::move(set)};
+    return {.kind = PatternNodeKind::Set, .set = std::move(set)};
   }
 
   PatternNode group() {
     PatternNode node;
     const bool outside = ignores_case_;
     if (sees("?=") || sees("?!")) {
-      node = {.kind = PatternNode::Kind::Ahead, .is_negated = sees("?!")};
+      node = {.kind = PatternNodeKind::Ahead, .is_negated = sees("?!")};
       at_ += 2;
       node.children.push_back(choice());
     } else {

@@ -17,25 +17,25 @@
 
 namespace armillary::tokenizer {
 
+enum class PatternNodeKind : std::uint8_t {
+  Set,       ///< One code point of `set`.
+  Sequence,  ///< Children, one after the other.
+  Choice,    ///< The first child that leads to a match.
+  Repeat,    ///< The only child, from `least` to `most` times.
+  Ahead,     ///< The only child matches here, or does not; nothing is taken.
+  LineBegin,
+  LineEnd,
+};
+
 /// A part of a pattern.
 struct PatternNode {
-  enum class Kind : std::uint8_t {
-    Set,       ///< One code point of `set`.
-    Sequence,  ///< Children, one after the other.
-    Choice,    ///< The first child that leads to a match.
-    Repeat,    ///< The only child, from `least` to `most` times.
-    Ahead,     ///< The only child matches here, or does not; nothing is taken.
-    LineBegin,
-    LineEnd,
-  };
-
-  Kind kind = Kind::Sequence;
+  PatternNodeKind kind = PatternNodeKind::Sequence;
   CodePointSet set = {};
   std::vector<PatternNode> children = {};
   int least = 0;
   int most = 0;                ///< -1: no bound.
-  bool is_possessive = false;  ///< Of Repeat: gives nothing back.
-  bool is_negated = false;     ///< Of Ahead.
+  bool is_possessive = false;  ///< A Repeat gives nothing back.
+  bool is_negated = false;     ///< An Ahead must not match.
 };
 
 /// Longest pattern, and largest bound of a repetition, that are read.

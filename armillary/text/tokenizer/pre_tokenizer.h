@@ -15,7 +15,7 @@
 
 namespace armillary::tokenizer {
 
-/// What becomes of the matches of a Split.
+/// The fate of the matches of a Split.
 enum class SplitBehavior : std::uint8_t {
   Removed,
   Isolated,

@@ -20,8 +20,8 @@ constexpr std::size_t kMostPatternSteps = 20000;
 constexpr std::int64_t kStepsPerByte = 100;
 constexpr std::int64_t kLeastSteps = 100000;
 
-using NodeKind = PatternNode::Kind;
-using StepKind = PatternStep::Kind;
+using NodeKind = PatternNodeKind;
+using StepKind = PatternStepKind;
 
 [[noreturn]] void refuse_pattern(const std::string& pattern, std::string_view fault) {
   fail<InvalidArgument>("tokenizer: pattern {} {}; a pattern that does not is required",

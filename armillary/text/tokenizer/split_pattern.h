@@ -24,20 +24,20 @@ struct TextSpan {
   bool operator==(const TextSpan&) const = default;
 };
 
+enum class PatternStepKind : std::uint8_t {
+  Take,   ///< A code point of `sets`.
+  Run,    ///< From `least` to `most` of them, as many as there are.
+  Fork,   ///< Goes on with the next step, and if that fails at `target`.
+  Jump,   ///< To `target`.
+  Ahead,  ///< Goes on at `target` if the steps behind it match here, or do not.
+  LineBegin,
+  LineEnd,
+  Match,
+};
+
 /// One instruction of a compiled pattern.
 struct PatternStep {
-  enum class Kind : std::uint8_t {
-    Take,   ///< A code point of `sets`.
-    Run,    ///< From `least` to `most` of them, as many as there are.
-    Fork,   ///< Goes on with the next step, and if that fails at `target`.
-    Jump,   ///< To `target`.
-    Ahead,  ///< Goes on at `target` if the steps behind it match here, or do not.
-    LineBegin,
-    LineEnd,
-    Match,
-  };
-
-  Kind kind = Kind::Match;
+  PatternStepKind kind = PatternStepKind::Match;
   SetMask sets = 0;
   int least = 0;
   int most = 0;
@@ -95,7 +95,7 @@ class SplitPattern {
   std::vector<CodePointSet> sets_;
   std::vector<PatternStep> steps_;
   std::vector<Branch> branches_;
-  SetMask firsts_ = 0;  ///< Of all branches.
+  SetMask firsts_ = 0;  ///< Those of all branches.
   SetTable table_{{}};
 };
 

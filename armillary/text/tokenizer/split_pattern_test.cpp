@@ -1,4 +1,5 @@
-// split_pattern_test.cpp: matches as a backtracking engine has them, refusals, and random patterns.
+// split_pattern_test.cpp: matches as a backtracking engine has them, refusals, and random patterns:
+// no pattern crashes or hangs.
 #include "armillary/text/tokenizer/split_pattern.h"
 
 #include <gmock/gmock.h>

@@ -29,15 +29,15 @@ namespace armillary::tokenizer {
 
 /// Tokens by their role; nothing if the files name none.
 struct SpecialIds {
-  std::optional<TokenId> begin;  ///< Of a text.
-  std::optional<TokenId> end;    ///< Of a text or a document.
+  std::optional<TokenId> begin;  ///< In front of a text.
+  std::optional<TokenId> end;    ///< Behind a text or a document.
   std::optional<TokenId> padding;
   std::optional<TokenId> unknown;
 };
 
 /// Everything that a tokenizer is made of, as readers of files give it.
 struct TokenizerParts {
-  Vocabulary vocabulary;
+  TokenVocabulary vocabulary;
   std::vector<BpeMerge> merges;
   BpeOptions model;
   std::vector<AddedToken> added;
@@ -77,7 +77,7 @@ class Tokenizer {
 
   /// One more than the largest id, added tokens included.
   std::int64_t vocab_size() const { return parts_.vocabulary.size(); }
-  const Vocabulary& vocabulary() const { return parts_.vocabulary; }
+  const TokenVocabulary& vocabulary() const { return parts_.vocabulary; }
   const SpecialIds& special_ids() const { return parts_.special; }
   const std::string& origin() const { return parts_.origin; }
   const std::string& digest() const { return parts_.digest; }

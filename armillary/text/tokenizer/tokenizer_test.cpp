@@ -83,11 +83,11 @@ TEST(Tokenizer, ByteFallbackMarksBlanks) {
 TEST(Tokenizer, RolesAreThoseOfTheFiles) {
   EXPECT_EQ(of_gguf(byte_level_gguf()).special_ids().end, 260);
   EXPECT_EQ(of_gguf(byte_fallback_gguf()).special_ids().begin, 1);
-  const Tokenizer named =
+  const Tokenizer with_roles =
       of_json(byte_level_json(), R"({"eos_token": {"content": "<|end|>"}, "pad_token": "<tool>"})");
-  EXPECT_EQ(named.special_ids().end, 260);
-  EXPECT_EQ(named.special_ids().padding, 261);
-  EXPECT_FALSE(named.special_ids().begin);
+  EXPECT_EQ(with_roles.special_ids().end, 260);
+  EXPECT_EQ(with_roles.special_ids().padding, 261);
+  EXPECT_FALSE(with_roles.special_ids().begin);
 }
 
 TEST(Tokenizer, AddedTokensTakeTheLongestAndWhiteSpace) {

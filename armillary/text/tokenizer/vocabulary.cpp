@@ -7,7 +7,7 @@
 
 namespace armillary::tokenizer {
 
-void Vocabulary::add(std::int64_t id, std::string token) {
+void TokenVocabulary::add(std::int64_t id, std::string token) {
   if (id < 0 || id >= kMostTokens) {
     fail<InvalidArgument>("tokenizer: token {} has id {}; one at least 0 and below {} is required",
                           quote(token), id, kMostTokens);
@@ -26,7 +26,7 @@ void Vocabulary::add(std::int64_t id, std::string token) {
   is_there_[at(id)] = true;
 }
 
-std::optional<TokenId> Vocabulary::find(std::string_view token) const {
+std::optional<TokenId> TokenVocabulary::find(std::string_view token) const {
   const auto place = ids_.find(token);
   if (place == ids_.end()) return std::nullopt;
   return place->second;

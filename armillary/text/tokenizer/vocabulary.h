@@ -17,7 +17,7 @@ using TokenId = std::int32_t;
 inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 22;
 
 /// Tokens with numbers in [0, size()); a number may have no token.
-class Vocabulary {
+class TokenVocabulary {
  public:
   /// @throws InvalidArgument for an id outside [0, kMostTokens), or one of another token; a token
   /// may have more than one id, and find() gives the first that was added.

@@ -30,10 +30,12 @@ std::string ending_of(std::string_view body) {
 }
 
 Json json_of(const RunProgress& progress) {
-  return {{"step", progress.step},
-          {"sequences_read", progress.sequences_read},
-          {"last_sequence", progress.last_sequence},
-          {"vocab_size", progress.vocab_size}};
+  Json json{{"step", progress.step},
+            {"sequences_read", progress.sequences_read},
+            {"last_sequence", progress.last_sequence},
+            {"vocab_size", progress.vocab_size}};
+  if (!progress.data.empty()) json["data"] = progress.data;
+  return json;
 }
 
 Json json_of(const ManifestFile& file) {
@@ -98,6 +100,15 @@ class JsonFields {
     }
     return shape;
   }
+  std::vector<std::string> texts(const char* key) const {
+    if (!at(key).is_array()) refuse(key);
+    std::vector<std::string> texts;
+    for (const Json& item : at(key)) {
+      if (!item.is_string()) refuse(key);
+      texts.push_back(item.get<std::string>());
+    }
+    return texts;
+  }
   std::vector<JsonFields> list(const char* key) const {
     if (!at(key).is_array()) refuse(key);
     std::vector<JsonFields> items;
@@ -131,6 +142,8 @@ Manifest manifest_of(const JsonFields& fields) {
                        .sequences_read = progress.number("sequences_read"),
                        .last_sequence = progress.text("last_sequence"),
                        .vocab_size = progress.number("vocab_size")};
+  // Text has no identity, nor had manifests of earlier versions.
+  if (progress.has("data")) manifest.progress.data = progress.texts("data");
   for (const JsonFields& file : fields.list("files")) {
     manifest.files.push_back({.name = file.file_name("name"),
                               .bytes = file.number("bytes"),

@@ -40,6 +40,13 @@ TEST(Manifest, IsReadAsItWasWritten) {
   EXPECT_EQ(read.tensors[0].hash, "ef");
 }
 
+TEST(Manifest, KeepsTheIdentityOfTheData) {
+  Manifest manifest = some_manifest();
+  manifest.progress.data = {"packing = cut", "file a\"b = 3 bytes"};
+  EXPECT_EQ(parse_manifest("m", to_text(manifest)).progress, manifest.progress);
+  EXPECT_EQ(to_text(some_manifest()).find("\"data\""), std::string::npos);
+}
+
 TEST(Manifest, EveryShorterTextAndEveryFlippedBitIsRefused) {
   const std::string whole = to_text(some_manifest());
   const auto expect_refused = [](const std::string& text) {

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <set>
 #include <string_view>
 
@@ -16,6 +17,20 @@
 namespace armillary::train {
 namespace {
 
+/// The data must be made as it was: the first line that differs names the file, the tokenizer or
+/// the packing that is another.
+void check_identity(const RunProgress& progress, const std::vector<std::string>& lines) {
+  const auto [mine, required] = std::ranges::mismatch(lines, progress.data);
+  if (mine == lines.end() && required == progress.data.end()) return;
+  const auto text = [](auto line, auto end) {
+    return line == end ? std::string("nothing more") : excerpt(*line);
+  };
+  fail<InvalidArgument>(
+      "checkpoint: data with {} given; {}, as the run began, is required: training.dataset_path "
+      "must name the data with which the run began",
+      text(mine, lines.end()), text(required, progress.data.end()));
+}
+
 /// The data must go on where it stopped.
 void check_data(const RunProgress& progress, const Data& data) {
   if (data.vocab_size() != progress.vocab_size) {
@@ -23,6 +38,7 @@ void check_data(const RunProgress& progress, const Data& data) {
         "checkpoint: data with a vocabulary of {} given; {}, that of the checkpoint, is required",
         data.vocab_size(), progress.vocab_size);
   }
+  check_identity(progress, data.identity());
   const std::int64_t last = progress.sequences_read - 1;
   const std::string hash = hash_of(data.at(last));
   if (hash != progress.last_sequence) {

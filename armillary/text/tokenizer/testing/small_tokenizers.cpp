@@ -1,3 +1,5 @@
+// small_tokenizers.cpp: JSON is built as values and GGUF byte by byte, both from the same lists of
+// tokens and merges.
 #include "armillary/text/tokenizer/testing/small_tokenizers.h"
 
 #include <fmt/format.h>

@@ -1,0 +1,37 @@
+// token_data.h: the token shards of `armillary data prepare` as training data.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "armillary/text/corpus/corpus.h"
+#include "armillary/train/data.h"
+
+namespace armillary::train {
+
+/// A corpus (text/corpus/corpus.h) in the order of a seed.
+///
+/// (1) The label of a token is the next one of its document; the separator behind a document, the
+/// last token before a cut of which nothing follows, and padding have kIgnoredLabel. (2) Padding is
+/// a document of its own, so masks of documents hide it. (3) at() reads seq_len tokens of a mapped
+/// file, whichever sequence it is.
+class TokenData : public Data {
+ public:
+  /// @throws as corpus::Corpus.
+  TokenData(const std::string& folder, corpus::CorpusPart part, std::int64_t seed);
+
+  std::int64_t seq_len() const { return corpus_.index().seq_len; }
+  std::int64_t sequences_per_epoch() const { return corpus_.sequences_per_epoch(); }
+
+  std::int64_t vocab_size() const override { return corpus_.index().vocab_size; }
+  Sequence at(std::int64_t index) const override;
+  std::vector<std::string> identity() const override;
+
+ private:
+  corpus::Corpus corpus_;
+  corpus::CorpusPart part_;
+  std::int64_t seed_;
+};
+
+}  // namespace armillary::train

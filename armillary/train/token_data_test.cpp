@@ -1,0 +1,93 @@
+// token_data_test.cpp: labels, documents and order of prepared tokens; a recipe that names them.
+#include "armillary/train/token_data.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "armillary/core/error.h"
+#include "armillary/text/corpus/prepare.h"
+#include "armillary/text/tokenizer/huggingface.h"
+#include "armillary/text/tokenizer/testing/small_tokenizers.h"
+#include "armillary/train/load_data.h"
+#include "armillary/train/testing/sequences.h"
+
+namespace armillary::train {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::ThrowsMessage;
+
+constexpr std::int64_t kEndOfDocument = 260;  // <|end|>
+constexpr std::int64_t kIgnored = model::kIgnoredLabel;
+
+/// A folder with one document, prepared.
+class TokenFolder : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(root_); }
+  void TearDown() override { std::filesystem::remove_all(root_); }
+
+  std::string prepare(const std::string& text, std::int64_t seq_len, corpus::PackingKind packing) {
+    std::ofstream(root_ / "one.txt") << text;
+    const std::string folder = (root_ / ("tokens" + std::to_string(count_++))).string();
+    corpus::prepare({.folder = folder,
+                     .sources = {{"one", (root_ / "one.txt").string(), 1}},
+                     .documents = {},
+                     .seq_len = seq_len,
+                     .packing = packing,
+                     .separator = "<|end|>"},
+                    tokenizer::Tokenizer(tokenizer::read_huggingface(tokenizer::byte_level_json(),
+                                                                     "", "bytes.json")));
+    return folder;
+  }
+
+  std::filesystem::path root_ = std::filesystem::temp_directory_path() /
+                                (std::string("armillary_token_data_test_") +
+                                 testing::UnitTest::GetInstance()->current_test_info()->name());
+  int count_ = 0;
+};
+
+TEST_F(TokenFolder, PaddingIsADocumentWithoutLabels) {
+  const TokenData data(prepare("abc", 6, corpus::PackingKind::BestFit), corpus::CorpusPart::Train,
+                       1);
+  EXPECT_EQ(data.vocab_size(), 262);
+  EXPECT_EQ(data.sequences_per_epoch(), 1);
+  const Sequence sequence =
+      checked_sequence(data, 5, {.seq_len = 6, .fields = {"tokens", "labels"}});
+  EXPECT_THAT(tokens_of(sequence),
+              ElementsAre('a', 'b', 'c', kEndOfDocument, kEndOfDocument, kEndOfDocument));
+  EXPECT_THAT(labels_of(sequence),
+              ElementsAre('b', 'c', kEndOfDocument, kIgnored, kIgnored, kIgnored));
+  EXPECT_THAT(sequence.documents, ElementsAre(4, 2));
+}
+
+TEST_F(TokenFolder, ACutDocumentHasTheTokenThatFollows) {
+  const TokenData data(prepare("abcde", 4, corpus::PackingKind::Cut), corpus::CorpusPart::Train, 1);
+  const Sequence sequence = data.at(0);  // "abcde<|end|>" has one sequence of 4 with a next token.
+  EXPECT_THAT(tokens_of(sequence), ElementsAre('a', 'b', 'c', 'd'));
+  EXPECT_THAT(labels_of(sequence), ElementsAre('b', 'c', 'd', 'e'));
+  EXPECT_THAT(sequence.documents, ElementsAre(4));
+}
+
+TEST_F(TokenFolder, ARecipeNamesIt) {
+  TrainingOptions training;
+  training.dataset_path = prepare("abcdefgh", 4, corpus::PackingKind::BestFit);
+  training.seq_len = 4;
+  const std::unique_ptr<Data> data = load_data(training);
+  EXPECT_EQ(data->vocab_size(), 262);
+  EXPECT_THAT(data->identity(), testing::Contains("packing = best_fit"));
+  training.seq_len = 8;
+  EXPECT_THAT([&] { load_data(training); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("whose sequences have 4 tokens")));
+  training.dataset_path = (root_ / "one.txt").string();
+  training.seq_len = 2;
+  EXPECT_EQ(load_data(training)->vocab_size(), 257);
+  EXPECT_TRUE(load_data(training)->identity().empty());
+}
+
+}  // namespace
+}  // namespace armillary::train
