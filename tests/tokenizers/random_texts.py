@@ -5,8 +5,9 @@ import functools
 import random
 import unicodedata
 
-WORDS = """the| the|it's|'LL|  |\n|\r\n|\t| |    |1234567|３|日本語|한국어|😀|👨‍👩‍👧|é|e\u0301|<s>|</s>|<unk>|<think>|\
-<0x41>|▁|▁▁|don't|HELLO|'ſ|Ünïcode|  x|_|...|/*|//|\u00a0|\u3000|\u0085|\ufffd|a|I|▁the|<!endoftext!>|<!begin!>"""
+WORDS = """the| the|it's|'LL|  |\n|\r\n|\t| |    |1234567|３|日本語|한국어|😀|👨‍👩‍👧|é|e\u0301|<s>|<unk>|\
+</s>|<think>|<0x41>|▁|▁▁|don't|HELLO|'ſ|Ünïcode|  x|_|...|/*|//|\u00a0|\u3000|\u0085|\ufffd|a|I|▁the|\
+<!endoftext!>|<!begin!>"""
 PIECES = [word.replace("!", "|") for word in WORDS.split("|")]
 
 

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -291,6 +293,33 @@ TEST_F(CorpusFiles, RefusesRequests) {
     refuses([](PrepareRequest&) {}, std::string("line 2 of"));
     refuses([](PrepareRequest&) {}, part);
   }
+}
+
+/// A program in the place of a Python that has pyarrow.
+TEST_F(CorpusFiles, ParquetIsReadThroughPython) {
+  const std::string python = (root_ / "python").string();
+  const auto be_python = [&](const std::string& script) {
+    std::ofstream(python) << "#!/bin/sh\n" << script;
+    std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  };
+  std::ofstream(root_ / "rows.parquet") << "PAR1";
+  setenv("ARMILLARY_PYTHON", python.c_str(), 1);
+  std::vector<std::string> documents;
+  const auto read = [&] {
+    documents.clear();
+    return read_documents((root_ / "rows.parquet").string(), {},
+                          [&](std::string_view document) { documents.emplace_back(document); });
+  };
+  be_python("test $# = 4 || exit 9\necho '{\"text\": \"one\"}'\necho '{\"text\": \"two\"}'\n");
+  EXPECT_EQ(read().bytes, 4);
+  EXPECT_THAT(documents, testing::ElementsAre("one", "two"));
+  be_python("echo before >&2\necho 'ModuleNotFoundError: pyarrow' >&2\nexit 1\n");
+  EXPECT_THAT([&] { read(); }, ThrowsMessage<IoError>(HasSubstr("(ModuleNotFoundError: pyarrow)")));
+  be_python("while true; do echo '{}'; done\n");  // It is ended when a line is refused.
+  EXPECT_THAT([&] { read(); }, ThrowsMessage<IoError>(HasSubstr("has no text under 'text'")));
+  std::filesystem::remove(python);
+  EXPECT_THAT([&] { read(); }, ThrowsMessage<Error>(HasSubstr("cannot be started")));
+  unsetenv("ARMILLARY_PYTHON");
 }
 
 TEST_F(CorpusFiles, RefusesWhatWasChanged) {
