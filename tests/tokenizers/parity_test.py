@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def answers(path, mode, texts):
-    """What the program makes of texts: ids, or text."""
+    """Answers of the program about texts: ids, or text."""
     frames = b"".join(struct.pack("<I", len(text)) + text for text in texts)
     result = subprocess.run([PROGRAM, path, mode], input=frames, capture_output=True, timeout=600)
     assert result.returncode == 0, result.stderr.decode()

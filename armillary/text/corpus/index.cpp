@@ -23,6 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kCorpusVersion = 1;
 constexpr double kMostWeight = 1000;
+constexpr std::size_t kMostListedFiles = 1000;
 constexpr std::int64_t kMostIndexBytes = std::int64_t{256} << 20;
 
 constexpr std::array<std::pair<const char*, std::int64_t PackerCounts::*>, 7> kCounts{
@@ -234,16 +235,31 @@ std::vector<std::string> identity_of(const CorpusIndex& index) {
   add("packing", std::string(to_string(index.packing)));
   add("packing seed", fmt::to_string(index.seed));
   add("validation", fmt::to_string(index.validation));
+  // Lists that are too long to be shown, or kept in each checkpoint, are one line.
+  const auto add_list = [&](const std::string& name, const std::vector<std::string>& list) {
+    if (list.size() <= kMostListedFiles) {
+      lines.insert(lines.end(), list.begin(), list.end());
+      return;
+    }
+    std::string all;
+    for (const std::string& line : list) all += line + '\n';
+    add(name, fmt::format("{} files {}", list.size(), io::content_hash(all)));
+  };
   for (const IndexedSource& source : index.sources) {
     add("weight of " + source.name, fmt::to_string(source.weight));
-    std::string all;
+    std::vector<std::string> files;
     for (const SourceFile& file : source.files) {
-      add("file " + file.path, fmt::format("{} bytes {}", file.bytes, file.hash));
+      files.push_back(fmt::format("file {} = {} bytes {}", file.path, file.bytes, file.hash));
+    }
+    add_list("source " + source.name, files);
+  }
+  std::vector<std::string> shards;
+  for (const IndexedSource& source : index.sources) {
+    for (const IndexedShard& shard : source.shards) {
+      shards.push_back(fmt::format("shard {} = {}", shard.file, shard.hash));
     }
   }
-  for (const IndexedSource& source : index.sources) {
-    for (const IndexedShard& shard : source.shards) add("shard " + shard.file, shard.hash);
-  }
+  add_list("shards", shards);
   return lines;
 }
 

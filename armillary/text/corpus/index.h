@@ -70,7 +70,7 @@ CorpusIndex parse_index(const std::string& path, std::string_view text);
 CorpusIndex read_index(const std::string& folder);
 
 /// Everything that decides the sequences, a line each: "tokenizer = smol.json 1f..". A run that
-/// resumes must be given the same.
+/// resumes must be given the same. More than 1,000 files of a source are one line.
 std::vector<std::string> identity_of(const CorpusIndex& index);
 
 /// A table for people: documents, tokens, sequences, what is cut, padded and dropped, and what an

@@ -25,8 +25,8 @@ namespace {
 
 constexpr std::string_view kPrefix = "tokenizer.ggml.";
 constexpr std::string_view kMark = "\xE2\x96\x81";  // U+2581
-/// Longest token whose cuts are tried; those of models have 16 code points, or are runs of blanks.
-constexpr std::size_t kMostTokenBytes = 1024;
+/// Longest token that may be joined; those of models have 16 code points, or are runs of blanks.
+constexpr std::size_t kMostTokenBytes = 256;
 
 enum TokenType : std::int64_t { Normal = 1, Unknown = 2, Control = 3, UserDefined = 4 };
 
@@ -116,7 +116,12 @@ void make_merges_of_scores(const GgufMetadata& metadata, TokenizerParts& parts) 
   for (std::size_t i = 0; i < count; ++i) {
     if (i > 0 && score(order[i]) != score(order[i - 1])) ++rank;
     const std::string_view token = parts.vocabulary.token(order[i]);
-    if (token.size() > kMostTokenBytes || parts.vocabulary.find(token) != order[i]) continue;
+    if (parts.vocabulary.find(token) != order[i]) continue;
+    if (token.size() > kMostTokenBytes) {
+      if (std::ranges::find(parts.added, order[i], &AddedToken::id) != parts.added.end()) continue;
+      fail<InvalidArgument>("tokenizer: token {} of '{}' has {} bytes; at most {} are required",
+                            order[i], excerpt(parts.origin), token.size(), kMostTokenBytes);
+    }
     for (std::size_t cut = 0; cut < token.size();) {
       next_code_point(token, cut);
       const auto left = parts.vocabulary.find(token.substr(0, cut));

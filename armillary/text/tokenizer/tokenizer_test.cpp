@@ -168,6 +168,12 @@ TEST(Tokenizer, RefusesGgufByNames) {
   refuses(with_change(level, "gpt2", "t5xx"), "tokenizer.ggml.model 't5xx'");
   refuses(with_change(level, "gpt-2", "gpt-9"), "tokenizer.ggml.pre 'gpt-9'");
   refuses(level.substr(0, level.size() / 2), "ends at byte");
+  refuses(GgufWriter()
+              .text("tokenizer.ggml.model", "llama")
+              .texts("tokenizer.ggml.tokens", {std::string(300, 'a')})
+              .floats("tokenizer.ggml.scores", {0})
+              .bytes(),
+          "has 300 bytes");
   refuses(GgufWriter().text("a", "b").text("a", "b").bytes(), "key 'a' twice");
   refuses(GgufWriter().text("tokenizer.ggml.model", "gpt2").bytes(), "0 tokens");
   std::string many = level;
