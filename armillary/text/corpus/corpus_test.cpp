@@ -24,6 +24,7 @@
 #include "armillary/text/corpus/prepare.h"
 #include "armillary/text/tokenizer/huggingface.h"
 #include "armillary/text/tokenizer/testing/small_tokenizers.h"
+#include "tests/seed.h"
 
 namespace armillary::corpus {
 namespace {
@@ -295,6 +296,27 @@ TEST_F(CorpusFiles, RefusesRequests) {
   }
 }
 
+/// Lines that were changed at random are read, or refused in one line.
+TEST_F(CorpusFiles, ChangedLinesAreReadOrRefused) {
+  std::mt19937 random(test_seed());
+  const std::string good = "{\"id\": [1, {}], \"text\": \"a \\u00e9 \\\" b\"}\n";
+  const std::string path = (root_ / "fuzz.jsonl").string();
+  for (int trial = test_all() ? 200000 : 1000; trial > 0; --trial) {
+    std::string text = good + good;
+    for (int i = 0; i < 3; ++i) {
+      const std::size_t at = random() % text.size();
+      if (random() % 2 == 0) text.erase(at, random() % 4);
+      text.insert(std::min(at, text.size()), 1, "{}[]\":,\\\n0\xFF"[random() % 11]);
+    }
+    std::ofstream(path, std::ios::binary) << text;
+    try {
+      read_documents(path, {}, [](std::string_view) {});
+    } catch (const IoError& error) {
+      EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << error.what();
+    }
+  }
+}
+
 /// A program in the place of a Python that has pyarrow.
 TEST_F(CorpusFiles, ParquetIsReadThroughPython) {
   const std::string python = (root_ / "python").string();
@@ -337,8 +359,8 @@ TEST_F(CorpusFiles, RefusesWhatWasChanged) {
   EXPECT_THAT([&] { Corpus(asks.folder, CorpusPart::Train); },
               ThrowsMessage<IoError>(HasSubstr("those of the index")));
   // Random damage of a shard is told, or gives another sequence: it is never a crash.
-  std::mt19937 random(3);
-  for (int trial = 0; trial < 300; ++trial) {
+  std::mt19937 random(test_seed());
+  for (int trial = test_all() ? 30000 : 300; trial > 0; --trial) {
     std::string bad = whole;
     for (int i = 0; i < 3; ++i) bad[random() % bad.size()] = static_cast<char>(random());
     std::ofstream(shard, std::ios::binary) << bad;

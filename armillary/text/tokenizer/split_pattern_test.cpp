@@ -11,6 +11,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/text/tokenizer/split_patterns.h"
+#include "tests/seed.h"
 
 namespace armillary::tokenizer {
 namespace {
@@ -113,9 +114,9 @@ TEST(SplitPattern, RandomPatternsAreRefusedOrMatch) {
   const std::vector<std::string> parts{"a",   "b",     " ?",  "\\p{L}", "\\s", "+",  "*",   "?",
                                        "{2}", "{1,3}", "(",   ")",      "|",   "[",  "]",   "^",
                                        "(?:", "(?i:",  "(?!", "$",      "-",   "++", "\\n", "\xC3"};
-  std::mt19937 random(7);
+  std::mt19937 random(test_seed());
   int good = 0;
-  for (int trial = 0; trial < 500; ++trial) {
+  for (int trial = 0; trial < (test_all() ? 50000 : 2000); ++trial) {
     std::string pattern;
     for (unsigned i = random() % 10; i < 10; ++i) pattern += parts[random() % parts.size()];
     try {
@@ -131,7 +132,7 @@ TEST(SplitPattern, RandomPatternsAreRefusedOrMatch) {
       EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos) << pattern;
     }
   }
-  EXPECT_GT(good, 5);
+  EXPECT_GT(good, 0);
 }
 
 }  // namespace
