@@ -9,6 +9,7 @@ LONG = [
         "python/tests/trainer_test.py",
         "tests/install/install_test.py",
         "tests/benchmarks/bench_test.py",
+        "tests/tokenizers/parity_test.py",
         "python/tests/wheel_test.py",
         "python/tests/hf_families_test.py",
         "python/tests/context_parallel_test.py",
