@@ -3,34 +3,70 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <numeric>
+#include <span>
 #include <utility>
 
+#include "armillary/io/content_hash.h"
+
 namespace armillary::train {
+namespace {
+
+/// Tokens at these positions, and their labels.
+model::Fields rows_of(const corpus::MappedSequence& sequence,
+                      std::span<const std::int64_t> positions) {
+  std::vector<std::int64_t> ends(sequence.pieces.size());
+  std::partial_sum(sequence.pieces.begin(), sequence.pieces.end(), ends.begin());
+  const std::int64_t seq_len = ends.back();
+  const std::int64_t padding = sequence.has_padding ? seq_len - sequence.pieces.back() : seq_len;
+  const auto length = static_cast<std::int64_t>(positions.size());
+  const at::Tensor tokens_L = at::empty({length}, at::kLong);
+  const at::Tensor labels_L = at::empty({length}, at::kLong);
+  auto* const tokens = tokens_L.mutable_data_ptr<std::int64_t>();
+  auto* const labels = labels_L.mutable_data_ptr<std::int64_t>();
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const std::int64_t next = positions[i] + 1;
+    tokens[i] = sequence.token(positions[i]);
+    labels[i] = model::kIgnoredLabel;
+    if (next > padding) continue;
+    // Behind the last piece stands the token that follows, or none.
+    const bool is_followed = next == seq_len ? sequence.token(next) != corpus::kNothingFollows
+                                             : !std::ranges::binary_search(ends, next);
+    if (is_followed) labels[i] = sequence.token(next);
+  }
+  return {{model::kTokens, tokens_L}, {model::kLabels, labels_L}};
+}
+
+std::uint64_t digest_of_bytes(const corpus::MappedSequence& sequence) {
+  const std::string text = io::content_hash(sequence.bytes) +
+                           io::content_hash(std::as_bytes(std::span(sequence.pieces))) +
+                           (sequence.has_padding ? "padding" : "");
+  return std::stoull(io::content_hash(text).substr(0, 16), nullptr, 16) | 1;
+}
+
+}  // namespace
 
 TokenData::TokenData(const std::string& folder, corpus::CorpusPart part, std::int64_t seed)
     : corpus_(folder, part), part_(part), seed_(seed) {}
 
 Sequence TokenData::at(std::int64_t index) const {
-  corpus::PackedSequence packed = corpus_.at(index, static_cast<std::uint64_t>(seed_));
-  const at::Tensor tokens = at::empty({seq_len()}, at::kLong);
-  const at::Tensor labels = at::empty({seq_len()}, at::kLong);
-  auto* const token = tokens.mutable_data_ptr<std::int64_t>();
-  auto* const label = labels.mutable_data_ptr<std::int64_t>();
-  std::int64_t begin = 0;
-  for (std::size_t piece = 0; piece < packed.pieces.size(); ++piece) {
-    const std::int64_t end = begin + packed.pieces[piece];
-    const bool is_last = piece + 1 == packed.pieces.size();
-    const bool is_padding = is_last && packed.has_padding;
-    for (std::int64_t i = begin; i < end; ++i) {
-      token[i] = packed.tokens[static_cast<std::size_t>(i)];
-      const bool has_next = i + 1 < end && !is_padding;
-      label[i] = has_next ? packed.tokens[static_cast<std::size_t>(i + 1)] : model::kIgnoredLabel;
-    }
-    begin = end;
-  }
-  if (packed.next != corpus::kNothingFollows) label[seq_len() - 1] = packed.next;
-  return {.fields = {{model::kTokens, tokens}, {model::kLabels, labels}},
-          .documents = std::move(packed.pieces)};
+  const corpus::MappedSequence mapped = corpus_.at(index, static_cast<std::uint64_t>(seed_));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(seq_len()));
+  std::iota(all.begin(), all.end(), 0);
+  return {.fields = rows_of(mapped, all), .documents = mapped.pieces};
+}
+
+std::optional<SequenceParts> TokenData::parts(std::int64_t index) const {
+  corpus::MappedSequence mapped = corpus_.at(index, static_cast<std::uint64_t>(seed_));
+  std::vector<std::int64_t> documents = mapped.pieces;
+  const std::uint64_t digest = digest_of_bytes(mapped);
+  return SequenceParts{
+      .documents = std::move(documents),
+      .digest = digest,
+      .rows = [mapped = std::move(mapped)](std::span<const std::int64_t> positions) {
+        return rows_of(mapped, positions);
+      }};
 }
 
 std::vector<std::string> TokenData::identity() const {

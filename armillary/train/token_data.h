@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,8 +15,8 @@ namespace armillary::train {
 ///
 /// (1) The label of a token is the next one of its document; the separator behind a document, the
 /// last token before a cut of which nothing follows, and padding have kIgnoredLabel. (2) Padding is
-/// a document of its own, so masks of documents hide it. (3) at() reads seq_len tokens of a mapped
-/// file, whichever sequence it is.
+/// a document of its own, so masks of documents hide it. (3) parts() compares the bytes of a mapped
+/// sequence and copies the tokens that are asked for.
 class TokenData : public Data {
  public:
   /// @throws as corpus::Corpus.
@@ -26,6 +27,7 @@ class TokenData : public Data {
 
   std::int64_t vocab_size() const override { return corpus_.index().vocab_size; }
   Sequence at(std::int64_t index) const override;
+  std::optional<SequenceParts> parts(std::int64_t index) const override;
   std::vector<std::string> identity() const override;
 
  private:

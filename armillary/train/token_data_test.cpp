@@ -73,6 +73,30 @@ TEST_F(TokenFolder, ACutDocumentHasTheTokenThatFollows) {
   EXPECT_THAT(sequence.documents, ElementsAre(4));
 }
 
+TEST_F(TokenFolder, PartsAreThoseOfTheWholeSequence) {
+  for (const corpus::PackingKind packing :
+       {corpus::PackingKind::BestFit, corpus::PackingKind::Cut}) {
+    const TokenData data(prepare("abcdefghij", 5, packing), corpus::CorpusPart::Train, 1);
+    for (std::int64_t i = 0; i < data.sequences_per_epoch(); ++i) {
+      const Sequence whole = data.at(i);
+      const auto parts = data.parts(i);
+      ASSERT_TRUE(parts);
+      EXPECT_EQ(parts->documents, whole.documents);
+      EXPECT_EQ(parts->digest, data.parts(i)->digest);
+      if (i > 0) {
+        EXPECT_NE(parts->digest, data.parts(i - 1)->digest);
+      }
+      const Numbers positions{0, 2, 4};
+      const Sequence some{parts->rows(positions), {}};
+      for (std::size_t j = 0; j < positions.size(); ++j) {
+        const auto position = static_cast<std::size_t>(positions[j]);
+        EXPECT_EQ(tokens_of(some)[j], tokens_of(whole)[position]);
+        EXPECT_EQ(labels_of(some)[j], labels_of(whole)[position]);
+      }
+    }
+  }
+}
+
 TEST_F(TokenFolder, ARecipeNamesIt) {
   TrainingOptions training;
   training.dataset_path = prepare("abcdefgh", 4, corpus::PackingKind::BestFit);

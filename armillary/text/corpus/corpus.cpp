@@ -49,7 +49,7 @@ Corpus::Corpus(const std::string& folder, CorpusPart part)
   }
 }
 
-PackedSequence Corpus::at(std::int64_t number, std::uint64_t seed) const {
+MappedSequence Corpus::at(std::int64_t number, std::uint64_t seed) const {
   const std::int64_t epoch = number / per_epoch_;
   std::int64_t place = number % per_epoch_;
   const bool is_shuffled = part_ == CorpusPart::Train;
@@ -70,7 +70,7 @@ PackedSequence Corpus::at(std::int64_t number, std::uint64_t seed) const {
   return read(of, static_cast<std::int64_t>(pass.at(unsigned_of(draw % of.sequences))));
 }
 
-PackedSequence Corpus::read(const PartOfSource& source, std::int64_t sequence) const {
+MappedSequence Corpus::read(const PartOfSource& source, std::int64_t sequence) const {
   const auto end = std::ranges::upper_bound(source.ends, sequence);
   const auto shard = static_cast<std::size_t>(end - source.ends.begin());
   const std::int64_t begin = shard == 0 ? 0 : source.ends[shard - 1];

@@ -32,9 +32,9 @@ class Corpus {
   std::int64_t sequences_per_epoch() const { return per_epoch_; }
 
   /// The sequence with this number, counted on over epochs. It depends on the number, the seed and
-  /// the folder alone. Those of validation lie in the order of the shards. Cost: O(seq_len).
-  /// Requires number >= 0. @throws IoError as Shard::at.
-  PackedSequence at(std::int64_t number, std::uint64_t seed) const;
+  /// the folder alone. Those of validation lie in the order of the shards. The corpus must outlive
+  /// it. Cost: O(its pieces). Requires number >= 0. @throws IoError as Shard::at.
+  MappedSequence at(std::int64_t number, std::uint64_t seed) const;
 
   /// Reads all shards of the part and compares their hashes. @throws IoError that names the first
   /// that was changed.
@@ -50,7 +50,7 @@ class Corpus {
     std::int64_t per_epoch = 0;
   };
 
-  PackedSequence read(const PartOfSource& source, std::int64_t sequence) const;
+  MappedSequence read(const PartOfSource& source, std::int64_t sequence) const;
 
   CorpusIndex index_;
   CorpusPart part_;

@@ -73,6 +73,18 @@ ShardShape ShardWriter::finish() {
   return shape_;
 }
 
+tokenizer::TokenId MappedSequence::token(std::int64_t place) const {
+  const std::byte* const begin = bytes.data() + place * token_bytes;
+  if (token_bytes == 4) {
+    std::int32_t value = 0;
+    std::memcpy(&value, begin, sizeof(value));
+    return value;
+  }
+  std::uint16_t value = 0;
+  std::memcpy(&value, begin, sizeof(value));
+  return value == 0xFFFFU ? kNothingFollows : value;
+}
+
 Shard::Shard(const std::string& path, ShardShape shape)
     : path_(path),
       shape_(shape),
@@ -96,8 +108,11 @@ std::uint32_t Shard::word(std::int64_t byte) const {
   return value;
 }
 
-PackedSequence Shard::at(std::int64_t index) const {
-  PackedSequence sequence;
+MappedSequence Shard::at(std::int64_t index) const {
+  const std::int64_t bytes = (shape_.seq_len + 1) * shape_.token_bytes;
+  MappedSequence sequence{.bytes = file_.bytes().subspan(static_cast<std::size_t>(index * bytes),
+                                                         static_cast<std::size_t>(bytes)),
+                          .token_bytes = shape_.token_bytes};
   const std::int64_t first = word(firsts_begin_ + 4 * index);
   const std::int64_t last = word(firsts_begin_ + 4 * (index + 1));
   std::int64_t sum = 0;
@@ -115,23 +130,6 @@ PackedSequence Shard::at(std::int64_t index) const {
         "written is required",
         index, excerpt(path_));
   }
-  const std::byte* const begin =
-      file_.bytes().data() + index * (shape_.seq_len + 1) * shape_.token_bytes;
-  const auto token = [&](std::int64_t i) -> tokenizer::TokenId {
-    if (shape_.token_bytes == 4) {
-      std::int32_t value = 0;
-      std::memcpy(&value, begin + 4 * i, sizeof(value));
-      return value;
-    }
-    std::uint16_t value = 0;
-    std::memcpy(&value, begin + 2 * i, sizeof(value));
-    return value == 0xFFFFU ? kNothingFollows : value;
-  };
-  sequence.tokens.resize(static_cast<std::size_t>(shape_.seq_len));
-  for (std::int64_t i = 0; i < shape_.seq_len; ++i) {
-    sequence.tokens[static_cast<std::size_t>(i)] = token(i);
-  }
-  sequence.next = token(shape_.seq_len);
   return sequence;
 }
 

@@ -9,8 +9,10 @@
 // Numbers are little-endian, of 2 bytes if the vocabulary has less than 65,536 tokens, else 4.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -55,6 +57,18 @@ class ShardWriter {
   std::vector<std::uint32_t> pieces_;
 };
 
+/// A sequence in a mapped shard, which must outlive it.
+struct MappedSequence {
+  std::span<const std::byte> bytes;  ///< Its tokens and the one that follows, of token_bytes each.
+  int token_bytes = 2;
+  std::vector<std::int64_t> pieces = {};  ///< As PackedSequence::pieces.
+  bool has_padding = false;               ///< As PackedSequence::has_padding.
+
+  /// The token at a place; at seq_len, behind the last, as PackedSequence::next. Requires
+  /// 0 <= place <= seq_len.
+  tokenizer::TokenId token(std::int64_t place) const;
+};
+
 /// A shard, mapped. Threads: any number may read.
 class Shard {
  public:
@@ -64,8 +78,9 @@ class Shard {
   const ShardShape& shape() const { return shape_; }
   /// Hash of the whole file (io/content_hash.h). Cost: one read of it.
   std::string hash() const;
-  /// Requires 0 <= index < sequences. @throws IoError if the pieces are not those of a sequence.
-  PackedSequence at(std::int64_t index) const;
+  /// Reads the pieces alone. Requires 0 <= index < sequences. @throws IoError if the pieces are not
+  /// those of a sequence.
+  MappedSequence at(std::int64_t index) const;
 
  private:
   std::uint32_t word(std::int64_t byte) const;
