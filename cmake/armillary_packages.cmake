@@ -6,8 +6,11 @@ find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
 find_path(ARMILLARY_XXHASH_INCLUDE xxhash.h REQUIRED)  # its header alone
-find_path(ARMILLARY_UTF8PROC_INCLUDE utf8proc.h REQUIRED)
-find_library(ARMILLARY_UTF8PROC_LIBRARY utf8proc REQUIRED)
+find_path(ARMILLARY_UTF8PROC_INCLUDE utf8proc.h)
+find_library(ARMILLARY_UTF8PROC_LIBRARY utf8proc)
+if(NOT ARMILLARY_UTF8PROC_INCLUDE OR NOT ARMILLARY_UTF8PROC_LIBRARY)
+  message(FATAL_ERROR "no utf8proc here; its header and library are required (Debian: libutf8proc-dev)")
+endif()
 set(MPI_CXX_SKIP_MPICXX ON)  # its C functions are called, not the C++ ones of MPI-2
 find_package(MPI QUIET COMPONENTS CXX)  # without it, armillary/comm/no_mpi stands in
 # The headers of CUDA and NCCL, of packages of Python or of a toolkit; their libraries are loaded at run time. Without
