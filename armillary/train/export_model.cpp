@@ -3,6 +3,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -40,6 +41,15 @@ std::string checkpoint_of(const std::string& run) {
   return checkpoints.whole.back().path;
 }
 
+/// Puts the end token of prepared data, whose ids are not those of text, into config.json.
+void set_end_token(nlohmann::json& config, const RunProgress& progress) {
+  constexpr std::string_view kSeparatorLine = "separator = ";
+  for (const std::string& line : progress.data) {
+    if (!line.starts_with(kSeparatorLine)) continue;
+    config["eos_token_id"] = std::stoll(line.substr(kSeparatorLine.size()));
+  }
+}
+
 }  // namespace
 
 std::string export_model(const std::string& run, const std::string& folder, FolderFormat format) {
@@ -56,10 +66,10 @@ std::string export_model(const std::string& run, const std::string& folder, Fold
     info.name.erase(0, std::strlen(kParameterPrefix));
     parameters.push_back({std::move(info), values.back()});
   }
-  write_model_folder(
-      folder, format,
-      model_config(recipe.model, recipe.training.seq_len, format, recipe.training.dtype),
-      std::move(parameters));
+  nlohmann::json config =
+      model_config(recipe.model, recipe.training.seq_len, format, recipe.training.dtype);
+  if (format == FolderFormat::Hf) set_end_token(config, checkpoint.manifest().progress);
+  write_model_folder(folder, format, config, std::move(parameters));
   return path;
 }
 
