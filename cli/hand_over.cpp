@@ -26,6 +26,10 @@ void name_train(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("train", kTrainDescription);
 }
 
+void name_eval(CLI::App& app, int& /*exit_code*/) {
+  app.add_subcommand("eval", kEvalDescription);
+}
+
 void name_export(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("export", kExportDescription);
 }
@@ -49,7 +53,7 @@ void name_doctor(CLI::App& app, int& /*exit_code*/) {
 void hand_over(int argc, const char* const* argv) {
   // The verb is the first argument, as check_verb requires.
   const std::string_view verb = argc >= 2 ? argv[1] : "";
-  constexpr std::array<std::string_view, 4> kOfTorch{"train", "export", "check", "doctor"};
+  constexpr std::array<std::string_view, 5> kOfTorch{"train", "eval", "export", "check", "doctor"};
   constexpr std::array<std::string_view, 2> kOfBench{"bench", "calibrate"};
   // `tune` runs layers only if it is to measure, the others read a recipe only if one comes first.
   const auto measures = [](const char* word) {

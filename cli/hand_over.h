@@ -9,6 +9,7 @@ namespace armillary::cli {
 /// Each adds a verb of which this program knows only the name and the description, for --help and
 /// for errors about unknown verbs.
 void name_train(CLI::App& app, int& exit_code);
+void name_eval(CLI::App& app, int& exit_code);
 void name_export(CLI::App& app, int& exit_code);
 void name_check(CLI::App& app, int& exit_code);
 void name_bench(CLI::App& app, int& exit_code);

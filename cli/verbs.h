@@ -29,6 +29,7 @@ void add_data(CLI::App& app, int& exit_code);
 // Verbs of cli/torch/ and cli/bench/. Their descriptions are shared with the program that hands
 // them over.
 void add_train(CLI::App& app, int& exit_code);
+void add_eval(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
@@ -40,6 +41,8 @@ void add_recipe_plan(CLI::App& app, int& exit_code);      ///< `plan` with a rec
 void add_recipe_verify(CLI::App& app, int& exit_code);    ///< `verify` with a recipe.
 void add_recipe_simulate(CLI::App& app, int& exit_code);  ///< `simulate` with a recipe.
 inline constexpr const char* kTrainDescription = "Train a model, every sequence spread over ranks";
+inline constexpr const char* kEvalDescription =
+    "Say the loss of a run or a model folder on data, on any mesh";
 inline constexpr const char* kExportDescription =
     "Write the parameters of a run as a folder for other programs";
 inline constexpr const char* kCheckDescription =

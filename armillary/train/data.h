@@ -52,6 +52,9 @@ class Data {
   /// of a rank is then that of its own. Nothing: each rank reads the whole sequence by at().
   virtual std::optional<SequenceParts> parts(std::int64_t /*index*/) const { return {}; }
 
+  /// Sequences of an epoch; 0 if there are no epochs.
+  virtual std::int64_t sequences_per_epoch() const { return 0; }
+
   /// Everything that decides the sequences, a line each: "packing = best_fit". Ranks of a run, and
   /// a run that resumes, must have the same. Without lines, sequences are compared.
   virtual std::vector<std::string> identity() const { return {}; }

@@ -23,24 +23,6 @@ namespace fs = std::filesystem;
 /// Names of parameters in a checkpoint; optimizer state has other prefixes and is not exported.
 constexpr const char* kParameterPrefix = "parameters/";
 
-/// The checkpoint that `run` is, or its newest.
-std::string checkpoint_of(const std::string& run) {
-  std::error_code error;
-  if (fs::is_regular_file(run + "/" + kManifestName, error)) return run;
-  const std::string recipe_path = run + "/" + kRecipeName;
-  if (!fs::is_regular_file(recipe_path, error)) {
-    fail<InvalidArgument>(
-        "export: {} has neither {} nor {}; the folder of a run or of a checkpoint is required",
-        excerpt(run), kRecipeName, kManifestName);
-  }
-  const std::string folder = run + "/" + load_recipe(recipe_path).checkpoint.folder;
-  const FoundCheckpoints checkpoints = find_checkpoints(folder);
-  if (checkpoints.whole.empty()) {
-    fail<InvalidArgument>("export: {} has no whole checkpoint; one is required", excerpt(folder));
-  }
-  return checkpoints.whole.back().path;
-}
-
 /// Puts the end token of prepared data, whose ids are not those of text, into config.json.
 void set_end_token(nlohmann::json& config, const RunProgress& progress) {
   constexpr std::string_view kSeparatorLine = "separator = ";
@@ -52,8 +34,25 @@ void set_end_token(nlohmann::json& config, const RunProgress& progress) {
 
 }  // namespace
 
+std::string checkpoint_of(const std::string& run, std::string_view verb) {
+  std::error_code error;
+  if (fs::is_regular_file(run + "/" + kManifestName, error)) return run;
+  const std::string recipe_path = run + "/" + kRecipeName;
+  if (!fs::is_regular_file(recipe_path, error)) {
+    fail<InvalidArgument>(
+        "{}: {} has neither {} nor {}; the folder of a run or of a checkpoint is required", verb,
+        excerpt(run), kRecipeName, kManifestName);
+  }
+  const std::string folder = run + "/" + load_recipe(recipe_path).checkpoint.folder;
+  const FoundCheckpoints checkpoints = find_checkpoints(folder);
+  if (checkpoints.whole.empty()) {
+    fail<InvalidArgument>("{}: {} has no whole checkpoint; one is required", verb, excerpt(folder));
+  }
+  return checkpoints.whole.back().path;
+}
+
 std::string export_model(const std::string& run, const std::string& folder, FolderFormat format) {
-  const std::string path = checkpoint_of(run);
+  const std::string path = checkpoint_of(run, "export");
   const Checkpoint checkpoint(path);
   // All bytes are checked here: an export is read by programs that do not know the hashes.
   checkpoint.verify(0, 1);

@@ -2,10 +2,15 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "armillary/train/checkpoint/model_config.h"
 
 namespace armillary::train {
+
+/// The checkpoint that `run` is, or the newest whole one of a run. Errors begin with `verb`.
+/// @throws InvalidArgument if it is neither, or has none; IoError.
+std::string checkpoint_of(const std::string& run, std::string_view verb);
 
 /// Writes the parameters of a run: of its newest whole checkpoint, all of it verified, or of the
 /// checkpoint itself, if `run` is one. Returns the checkpoint.

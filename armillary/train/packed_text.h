@@ -44,6 +44,7 @@ class PackedText : public Data {
   std::int64_t tokens() const { return begins_.back(); }
 
   std::int64_t vocab_size() const override { return kVocabSize; }
+  std::int64_t sequences_per_epoch() const override { return sequences(); }
 
   /// Requires index >= 0. Cost: O(sequences + seq_len).
   Sequence at(std::int64_t index) const override;

@@ -23,9 +23,9 @@ class TokenData : public Data {
   TokenData(const std::string& folder, corpus::CorpusPart part, std::int64_t seed);
 
   std::int64_t seq_len() const { return corpus_.index().seq_len; }
-  std::int64_t sequences_per_epoch() const { return corpus_.sequences_per_epoch(); }
 
   std::int64_t vocab_size() const override { return corpus_.index().vocab_size; }
+  std::int64_t sequences_per_epoch() const override { return corpus_.sequences_per_epoch(); }
   Sequence at(std::int64_t index) const override;
   std::optional<SequenceParts> parts(std::int64_t index) const override;
   std::vector<std::string> identity() const override;

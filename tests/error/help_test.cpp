@@ -21,7 +21,7 @@ using testing::HasSubstr;
 TEST(Help, EveryVerbHasExamples) {
   for (const std::string verb :
        {"plan", "verify", "simulate", "tune", "advise", "report", "explain", "data", "train",
-        "export", "check", "calibrate", "doctor"}) {
+        "eval", "export", "check", "calibrate", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
       if (verb != "plan" && verb != "verify" && verb != "simulate" && verb != "tune" &&
           verb != "advise" && verb != "report" && verb != "explain" && verb != "data" &&
@@ -136,8 +136,8 @@ TEST(Plan, PrintsAGrid) {
 
 TEST(VerbError, VerbsThatDoNotExist) {
   const std::string required =
-      "plan, verify, simulate, tune, advise, report, explain, launch, data, train, export, check, "
-      "bench, calibrate or doctor is required";
+      "plan, verify, simulate, tune, advise, report, explain, launch, data, train, eval, export, "
+      "check, bench, calibrate or doctor is required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
@@ -146,7 +146,7 @@ TEST(VerbError, VerbsThatDoNotExist) {
   expect_error({"--world", "4"},
                Eq("flag '--world' before the verb; plan, verify, simulate, "
                   "tune, advise, report, explain, launch, data, "
-                  "train, export, check, bench, calibrate or doctor is required first, or "
+                  "train, eval, export, check, bench, calibrate or doctor is required first, or "
                   "--help"));
   expect_error({"sweep", "--cluster", "c6"},
                Eq("sweep: simulate takes ranges now; `armillary simulate --world 8..64 ..` is "

@@ -3,7 +3,7 @@
 //   "GGUF"  version u32  tensors u64  keys u64  then each key: text, type u32, value
 //   text: length u64, bytes             array: type u32, count u64, values
 //
-// Little-endian. Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2, 3.
+// Little-endian. Format: gguf.md of https://github.com/ggml-org/ggml, versions 2 and 3.
 #pragma once
 
 #include <cstddef>
