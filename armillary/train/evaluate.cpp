@@ -35,15 +35,15 @@
 namespace armillary::train {
 namespace {
 
-/// The sequences that are asked for.
-std::int64_t sequences_of(const Data& data, std::int64_t asked) {
+/// The sequences that are count for.
+std::int64_t sequences_of(const Data& data, std::int64_t count) {
   const std::int64_t there = data.sequences_per_epoch();
-  if (asked < 0 || (there == 0 && asked == 0) || (there > 0 && asked > there)) {
+  if (count < 0 || (there == 0 && count == 0) || (there > 0 && count > there)) {
     fail<InvalidArgument>("eval: --sequences {} of data with {}; 1 to that many are required{}",
-                          asked, there == 0 ? "no end" : fmt::to_string(there),
-                          there == 0 ? "" : fmt::format("; nearest: {}", asked < 0 ? 1 : there));
+                          count, there == 0 ? "no end" : fmt::to_string(there),
+                          there == 0 ? "" : fmt::format("; nearest: {}", count < 0 ? 1 : there));
   }
-  return asked == 0 ? there : asked;
+  return count == 0 ? there : count;
 }
 
 /// Refuses what ranks must not differ in.

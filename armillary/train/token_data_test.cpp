@@ -1,4 +1,5 @@
-// token_data_test.cpp: labels, documents and order of prepared tokens; a recipe that names them.
+// token_data_test.cpp: labels, documents and order of prepared tokens, whole and in parts; a recipe
+// that names them.
 #include "armillary/train/token_data.h"
 
 #include <gmock/gmock.h>

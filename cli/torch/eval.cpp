@@ -48,13 +48,13 @@ struct EvalArguments {
 
 /// Refuses settings that would make another model of the checkpoint's parameters.
 void check_same_model(const train::Recipe& recipe, const train::Recipe& saved) {
-  const std::vector<std::string> given = train::settings(recipe);
+  const std::vector<std::string> mine = train::settings(recipe);
   const std::vector<std::string> required = train::settings(saved);
-  ARMILLARY_CHECK(given.size() == required.size());
-  for (std::size_t i = 0; i < given.size(); ++i) {
-    const bool is_model = given[i].starts_with("model.") || given[i].starts_with("training.dtype ");
-    if (!is_model || given[i] == required[i]) continue;
-    fail<InvalidArgument>("eval: {} given; {}, that of the checkpoint, is required", given[i],
+  ARMILLARY_CHECK(mine.size() == required.size());
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const bool is_model = mine[i].starts_with("model.") || mine[i].starts_with("training.dtype ");
+    if (!is_model || mine[i] == required[i]) continue;
+    fail<InvalidArgument>("eval: {} given; {}, that of the checkpoint, is required", mine[i],
                           required[i]);
   }
 }
