@@ -35,13 +35,18 @@
 namespace armillary::train {
 namespace {
 
-/// The sequences that are count for.
+/// The number of sequences of an evaluation, those of an epoch by itself.
 std::int64_t sequences_of(const Data& data, std::int64_t count) {
   const std::int64_t there = data.sequences_per_epoch();
-  if (count < 0 || (there == 0 && count == 0) || (there > 0 && count > there)) {
-    fail<InvalidArgument>("eval: --sequences {} of data with {}; 1 to that many are required{}",
-                          count, there == 0 ? "no end" : fmt::to_string(there),
-                          there == 0 ? "" : fmt::format("; nearest: {}", count < 0 ? 1 : there));
+  if (there == 0 && count < 1) {
+    fail<InvalidArgument>("eval: --sequences {} of data without an end; at least 1 is required",
+                          count);
+  }
+  if (count < 0 || (there > 0 && count > there)) {
+    fail<InvalidArgument>(
+        "eval: --sequences {} of data with {}; at most that many are required; "
+        "nearest: {}",
+        count, there, count < 0 ? 1 : there);
   }
   return count == 0 ? there : count;
 }

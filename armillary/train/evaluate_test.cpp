@@ -53,6 +53,17 @@ class DataWithAGap : public Data {
   std::int64_t gap_;
 };
 
+/// Data that do not say how long an epoch is.
+class EndlessData : public Data {
+ public:
+  explicit EndlessData(const Data& data) : data_(data) {}
+  std::int64_t vocab_size() const override { return data_.vocab_size(); }
+  Sequence at(std::int64_t index) const override { return data_.at(index); }
+
+ private:
+  const Data& data_;
+};
+
 TEST(Evaluate, IsTheLossOfOneRankOnAnyMesh) {
   const Recipe recipe = small_recipe();
   const PackedText text = words(recipe.training.seq_len);
@@ -135,6 +146,8 @@ TEST(Evaluate, RefusesNumbersOfSequencesThatTheDataHaveNot) {
               ThrowsMessage<InvalidArgument>(HasSubstr("nearest: ")));
   EXPECT_THAT([&] { evaluate(recipe, text, {.sequences = -1}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("nearest: 1")));
+  EXPECT_THAT([&] { evaluate(recipe, EndlessData(text), {}); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("without an end; at least 1")));
   EXPECT_THAT([&] { evaluate(recipe, text, {.checkpoint = "a", .init_from = "b"}); },
               ThrowsMessage<InvalidArgument>(HasSubstr("one is required")));
 }
