@@ -60,7 +60,7 @@ void check_same_model(const train::Recipe& recipe, const train::Recipe& saved) {
 }
 
 /// The recipe of a file, or of the checkpoint whose parameters are read.
-train::Recipe read_recipe(const EvalArguments& arguments, train::EvalOptions& options) {
+train::Recipe recipe_to_evaluate(const EvalArguments& arguments, train::EvalOptions& options) {
   const auto with_settings = [&](train::Recipe recipe) {
     for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
     return recipe;
@@ -87,7 +87,7 @@ void print_result(const train::EvalResult& result, bool json) {
 
 void run_eval(const EvalArguments& arguments) {
   train::EvalOptions options = arguments.options;
-  const train::Recipe recipe = read_recipe(arguments, options);
+  const train::Recipe recipe = recipe_to_evaluate(arguments, options);
   constexpr std::array<std::string_view, 2> kParts{"train", "validation"};
   const std::size_t part = parse_choice("eval: --part", arguments.part, kParts);
   const train::Recipe one_pass = train::eval_recipe(recipe);
