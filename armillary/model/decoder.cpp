@@ -5,9 +5,8 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/arange.h>
 #include <ATen/ops/outer.h>
-#include <ATen/ops/pow.h>
+#include <ATen/ops/tensor.h>
 
 #include <memory>
 
@@ -23,14 +22,14 @@
 namespace armillary::model {
 namespace {
 
-/// Angles position * theta^(-2 i / head_dim) for pair i (RoFormer, arXiv:2104.09864).
-RotaryAngles rotary_angles_at(const at::Tensor& positions_L, std::int64_t head_dim, double theta,
+/// Angles position * frequency for each pair of dims (RoFormer, arXiv:2104.09864).
+RotaryAngles rotary_angles_at(const at::Tensor& positions_L, const RotaryFrequencies& frequencies,
                               at::ScalarType dtype) {
-  const auto exponents = at::arange(0, head_dim, 2, at::kDouble) / static_cast<double>(head_dim);
-  const auto frequencies = at::pow(theta, -exponents);
   // fp64 until here: at position 10^6 an fp32 angle would be wrong by a sixteenth of a radian.
-  const auto angles = at::outer(positions_L.to(at::kDouble), frequencies);
-  return {angles.cos().to(dtype), angles.sin().to(dtype)};
+  const auto angles =
+      at::outer(positions_L.to(at::kDouble), at::tensor(frequencies.of_pair, at::kDouble));
+  return {(angles.cos() * frequencies.scale).to(dtype),
+          (angles.sin() * frequencies.scale).to(dtype)};
 }
 
 /// Rows of the table of learned positions.
@@ -185,9 +184,11 @@ EvenPart Decoder::words_of(const TokenShards& shards, const at::Tensor& table_VE
 
 const RotaryAngles& Decoder::angles_at(const at::Tensor& positions_L) {
   if (!angles_positions_L_.is_same(positions_L)) {
-    angles_ =
-        rotary_angles_at(positions_L, options_.dim() / options_.n_heads(), options_.rope_theta(),
-                         options_.dtype() == at::kDouble ? at::kDouble : at::kFloat);
+    const RotaryShape shape{.head_dim = head_dim_of(options_),
+                            .theta = options_.rope_theta(),
+                            .seq_len = options_.seq_len()};
+    angles_ = rotary_angles_at(positions_L, rotary_frequencies(options_.rope_scaling(), shape),
+                               options_.dtype() == at::kDouble ? at::kDouble : at::kFloat);
     angles_positions_L_ = positions_L;
   }
   return angles_;

@@ -4,8 +4,8 @@
 //   layers.i    x + attention(norm(x)) = h, then h + feed_forward(norm(h))
 //   head        norm, then the output matrix: logits_BLV, or with labels the loss
 //
-// Pre-norm with RMSNorm or LayerNorm, rotary or learned positions, grouped-query attention, GELU or
-// SwiGLU, biases in the layers or none.
+// Pre-norm with RMSNorm or LayerNorm, rotary or learned positions, grouped-query attention with or
+// without norms of Q and K, GELU or SwiGLU, biases in the layers, of Q, K and V alone, or none.
 // decoder_parameters.h has the names, shapes and initial values of the parameters.
 //
 // Dtypes. Parameters are fp32. With dtype bf16 they may be bf16 as well, else the matrices are
@@ -22,8 +22,8 @@
 //               of all ranks; without labels the logits of its words for all L tokens
 //
 // Memory. Autograd keeps these activations of a layer: x, q, k, v, out, h, the input of GELU, or
-// the inputs and the output of SwiGLU; fewer with a policy of recompute.h. The loss is
-// cross_entropy.h.
+// the inputs and the output of SwiGLU, and q and k before their norms, if they have norms; fewer
+// with a policy of recompute.h. The loss is cross_entropy.h.
 //
 //   B batch, L tokens of this rank, E dim, H query heads, G KV heads, D head dim, V vocabulary
 #pragma once
@@ -40,8 +40,8 @@
 
 namespace armillary::model {
 
-/// cos and sin of the rotary angle of each pair of dims at each position, fp32 (fp64 in fp64), [L,
-/// D/2]; undefined with learned positions.
+/// cos and sin of the rotary angle of each pair of dims at each position, times the scale of
+/// rope_scaling.h, fp32 (fp64 in fp64), [L, D/2]; undefined with learned positions.
 struct RotaryAngles {
   at::Tensor cos_LC;
   at::Tensor sin_LC;

@@ -14,32 +14,42 @@ bool is_swiglu(const DecoderOptions& options) {
   return options.feed_forward() == FeedForwardKind::SwiGlu;
 }
 
+/// Widths of Q, which is that of attention's output, and of K.
+std::int64_t q_dim_of(const DecoderOptions& options) {
+  return options.n_heads() * head_dim_of(options);
+}
+std::int64_t kv_dim_of(const DecoderOptions& options) {
+  return options.n_kv_heads() * head_dim_of(options);
+}
+
 /// Parameters of one norm.
 std::int64_t norm_parameters(const DecoderOptions& options) {
   return (options.norm() == NormKind::Layer ? 2 : 1) * options.dim();
 }
 
 /// Parameters of the norms and biases of one layer.
-std::int64_t vector_parameters(const DecoderOptions& options, std::int64_t kv_dim) {
-  const std::int64_t norms = 2 * norm_parameters(options);
-  if (!options.bias()) return norms;
-  // Q, Out and the MLP's output; K, V; the MLP's products.
-  return norms + 3 * options.dim() + 2 * kv_dim +
-         (is_swiglu(options) ? 2 : 1) * options.hidden_dim();
+std::int64_t vector_parameters(const DecoderOptions& options) {
+  const std::int64_t norms =
+      2 * norm_parameters(options) + (options.qk_norm() ? 2 * head_dim_of(options) : 0);
+  const std::int64_t qkv = q_dim_of(options) + 2 * kv_dim_of(options);
+  if (!options.bias()) return norms + (options.qkv_bias() ? qkv : 0);
+  // Q, K, V; Out and the MLP's output; the MLP's products.
+  return norms + qkv + 2 * options.dim() + (is_swiglu(options) ? 2 : 1) * options.hidden_dim();
 }
 
 /// Widths of a decoder, and bytes of its numbers.
 struct DecoderSizes {
-  std::int64_t dim, kv_dim, hidden, words;
+  std::int64_t dim, q_dim, kv_dim, hidden, words;
   std::int64_t value;     ///< Activations, and parameters as models are given them.
   std::int64_t product;   ///< Factors and results of a product before they are rounded.
   std::int64_t gradient;  ///< Gradients of parameters.
   std::int64_t softmax;
   bool swiglu;
 
-  DecoderSizes(const DecoderOptions& options, std::int64_t kv_dim)
+  explicit DecoderSizes(const DecoderOptions& options)
       : dim(options.dim()),
-        kv_dim(kv_dim),
+        q_dim(q_dim_of(options)),
+        kv_dim(kv_dim_of(options)),
         hidden(options.hidden_dim()),
         words(options.vocab_size()),
         swiglu(is_swiglu(options)) {
@@ -65,8 +75,9 @@ std::vector<cost::Moment> moments_of_layer(const DecoderSizes& n) {
   const std::int64_t copy = n.converts() ? n.product * n.dim * n.hidden : 0;
   const std::int64_t wide = n.converts() ? n.product * n.hidden : 0;
   // Gradients of queries, keys, values, of attention's output and of what is added to it.
-  const cost::Moment attention{.token = n.value * (3 * n.dim + 2 * n.kv_dim - n.inner()),
-                               .waiting = (n.swiglu ? 3 : 2) * matrix + n.gradient * n.dim * n.dim};
+  const cost::Moment attention{
+      .token = n.value * (n.dim + 2 * (n.q_dim + n.kv_dim) - n.inner()),
+      .waiting = (n.swiglu ? 3 : 2) * matrix + n.gradient * n.dim * n.q_dim};
   if (!n.swiglu) {
     // GELU of its input, or its gradient, and the input in the dtype of products; then the gradient
     // of that product, and norm(x), which is x's gradient next.
@@ -117,21 +128,26 @@ std::vector<cost::Moment> moments_of_loss(const DecoderSizes& n) {
   return moments;
 }
 
-cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim) {
-  const DecoderSizes n(options, kv_dim);
+cost::TokenBytes token_bytes(const DecoderOptions& options) {
+  const DecoderSizes n(options);
   const std::int64_t input = n.value * n.dim;
   const std::int64_t lse = n.softmax * options.n_heads();
   const std::int64_t table = n.gradient * n.words * n.dim;
   // Numbers of a norm for each token: 1 / rms, or mean and 1 / deviation.
   const std::int64_t norm = (options.norm() == NormKind::Layer ? 2 : 1) * n.softmax;
   // cos and sin of half of the dims of a head.
-  const std::int64_t angles =
-      options.max_seq_len() > 0 ? 0 : n.softmax * options.dim() / options.n_heads();
-  // Kept of a layer: x, q, out, h; k, v; the MLP; log-sum-exp; numbers of two norms.
-  return {.layer = n.value * (4 * n.dim + 2 * kv_dim + n.inner()) + lse + 2 * norm,
+  const std::int64_t angles = options.max_seq_len() > 0 ? 0 : n.softmax * head_dim_of(options);
+  // Q and K before the norms of their heads, and a number for each head.
+  const std::int64_t head_norms =
+      options.qk_norm()
+          ? n.value * (n.q_dim + n.kv_dim) + n.softmax * (options.n_heads() + options.n_kv_heads())
+          : 0;
+  // Kept of a layer: x, h; q, out; k, v; the MLP; log-sum-exp; numbers of two norms.
+  return {.layer = n.value * (2 * (n.dim + n.q_dim + n.kv_dim) + n.inner()) + lse + 2 * norm +
+                   head_norms,
           .input = input,
-          .kv = n.value * 2 * kv_dim,
-          .output = input + lse,
+          .kv = n.value * 2 * n.kv_dim,
+          .output = n.value * n.q_dim + lse,
           .last = input,
           // Inputs of Q, K and V, and of the MLP.
           .along_tp = options.keep_gathered_inputs() ? 2 * input : 0,
@@ -153,12 +169,11 @@ cost::TokenBytes token_bytes(const DecoderOptions& options, std::int64_t kv_dim)
 cost::ModelCost decoder_cost(const DecoderOptions& options) {
   constexpr const char* kWhat = "recipe: parameters of the model";
   // Widths are below 2^31, so a row of all of a layer's matrices is below 2^36.
-  const std::int64_t head_dim = options.dim() / options.n_heads();
-  const std::int64_t kv_dim = options.n_kv_heads() * head_dim;
+  const std::int64_t head_dim = head_dim_of(options);
   const std::int64_t hidden = (is_swiglu(options) ? 3 : 2) * options.hidden_dim();
-  const std::int64_t row = 2 * (options.dim() + kv_dim) + hidden;
+  const std::int64_t row = 2 * (q_dim_of(options) + kv_dim_of(options)) + hidden;
   // Checked for 64 times each product, which leaves room for the sums below and for bytes of
-  // moments: a layer has at most four times as many vector parameters as `row`.
+  // moments: a layer has at most eight times as many vector parameters as those of matrices.
   const auto product = [&](std::int64_t rows, std::int64_t width) {
     return checked_product(kWhat, {64, rows, options.dim(), width}) / 64;
   };
@@ -167,7 +182,7 @@ cost::ModelCost decoder_cost(const DecoderOptions& options) {
   const std::int64_t positions = product(options.max_seq_len(), 1);
 
   cost::ModelCost cost;
-  cost.layer_parameters = matrices + options.n_layers() * vector_parameters(options, kv_dim);
+  cost.layer_parameters = matrices + options.n_layers() * vector_parameters(options);
   cost.layer_matmul_parameters = matrices;
   cost.matmul_parameters = matrices + embedding;
   cost.first_parameters = embedding + positions;
@@ -175,7 +190,7 @@ cost::ModelCost decoder_cost(const DecoderOptions& options) {
   cost.tied = options.tied();
   cost.parameters = cost.layer_parameters + cost.first_parameters + cost.last_parameters;
   cost.attention = {options.n_layers(), options.n_heads(), options.n_kv_heads(), head_dim};
-  cost.bytes = token_bytes(options, kv_dim);
+  cost.bytes = token_bytes(options);
   cost.logits = options.vocab_size();
   cost.loss_chunk_tokens = options.loss_chunk_tokens();
   return cost;

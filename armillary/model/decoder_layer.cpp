@@ -27,11 +27,16 @@ const at::Tensor& DecoderLayer::weight(const char* of) const {
   return weights.at(name + "." + of + ".weight");
 }
 
-std::vector<at::Tensor> DecoderLayer::biases(const std::vector<const char*>& of) const {
+std::vector<at::Tensor> DecoderLayer::biases(bool there, const std::vector<const char*>& of) const {
   std::vector<at::Tensor> all;
-  if (!options.bias()) return all;
+  if (!there) return all;
   for (const char* one : of) all.push_back(weights.at(name + "." + one + ".bias"));
   return all;
+}
+
+std::vector<at::Tensor> DecoderLayer::head_norms() const {
+  if (!options.qk_norm()) return {};
+  return {weight("attention.q_norm"), weight("attention.k_norm"), {}};
 }
 
 at::Tensor DecoderLayer::plus_bias(const at::Tensor& product_BLE, const char* of) const {
@@ -48,7 +53,7 @@ at::Tensor DecoderLayer::attention(const at::Tensor& x_BLE, const Attend& attend
   constexpr std::size_t kQ = 0;
   constexpr std::size_t kK = 1;
   constexpr std::size_t kV = 2;
-  const std::int64_t head_dim = options.dim() / options.n_heads();
+  const std::int64_t head_dim = head_dim_of(options);
   const auto heads_of = [&](const char* of) { return weight(of).size(0) / head_dim; };
   const Attend::InProgress call =
       attend.begin({x_BLE.size(0), tokens, heads_of("attention.wq"), heads_of("attention.wk"),
@@ -70,7 +75,10 @@ at::Tensor DecoderLayer::attention(const at::Tensor& x_BLE, const Attend& attend
     return rotated_back(dvalue, angles.cos_LC, angles.sin_LC);
   };
   const EachProduct each{.order = {kK, kV, kQ},
-                         .biases = biases({"attention.wq", "attention.wk", "attention.wv"}),
+                         .biases = biases(options.bias() || options.qkv_bias(),
+                                          {"attention.wq", "attention.wk", "attention.wv"}),
+                         .head_norms = head_norms(),
+                         .head_norm_eps = options.norm_eps(),
                          .transform = rotate_and_feed,
                          .transform_grad = rotate_grad};
   const auto qkv = ops->linear_of_norm(
@@ -87,11 +95,12 @@ at::Tensor DecoderLayer::feed_forward(const at::Tensor& x_BLE) const {
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
     const auto gate_and_up =
         ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1, weight("feed_forward.w3")},
-                            biases({"feed_forward.w1", "feed_forward.w3"}));
+                            biases(options.bias(), {"feed_forward.w1", "feed_forward.w3"}));
     return plus_bias(ops->linear(swiglu(gate_and_up[0], gate_and_up[1]), w2), "feed_forward.w2");
   }
   // GELU.
-  const auto wide = ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1}, biases({"feed_forward.w1"}));
+  const auto wide = ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1},
+                                        biases(options.bias(), {"feed_forward.w1"}));
   return plus_bias(ops->linear_of_gelu(wide[0], w2), "feed_forward.w2");
 }
 

@@ -30,12 +30,15 @@ struct DecoderLayer {
 
  private:
   const at::Tensor& weight(const char* of) const;
-  /// The biases of these matrices, or none if there are no biases.
-  std::vector<at::Tensor> biases(const std::vector<const char*>& of) const;
+  /// The biases of these matrices, or none if `there` is false.
+  std::vector<at::Tensor> biases(bool there, const std::vector<const char*>& of) const;
+  /// The weights of the norms of the heads of Q, K and V, or none: V has no norm.
+  std::vector<at::Tensor> head_norms() const;
   /// A product to which every rank along tp has added its part, plus the bias of its matrix.
   at::Tensor plus_bias(const at::Tensor& product_BLE, const char* of) const;
   Norm norm(const char* of) const;
-  /// Projections of norm(x) to q, k, v, rotary positions, attention and its output projection.
+  /// Projections of norm(x) to q, k, v, norms of their heads, rotary positions, attention and its
+  /// output projection.
   at::Tensor attention(const at::Tensor& x_BLE, const Attend& attend) const;
   /// w2 gelu(w1 x), or w2 (silu(w1 x) * w3 x), of norm(x).
   at::Tensor feed_forward(const at::Tensor& x_BLE) const;

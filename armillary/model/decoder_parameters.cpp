@@ -32,13 +32,15 @@ void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::
   const std::string unit = layer_unit(index);
   const std::int64_t dim = options.dim();
   const std::int64_t hidden = options.hidden_dim();
-  const std::int64_t head = dim / options.n_heads();
-  const std::int64_t group = dim / options.n_kv_heads();  // width of the query heads of a KV head
+  const std::int64_t head = head_dim_of(options);
+  const std::int64_t heads = options.n_heads() * head;
+  const std::int64_t group = heads / options.n_kv_heads();  // width of the query heads of a KV head
   const Init init{.deviation = kDeviation};
   const Init residual{.deviation =
                           kDeviation / std::sqrt(2.0 * static_cast<double>(options.n_layers()))};
-  // A matrix, and its bias if there are biases: cut as the outputs are.
-  const auto add = [&](const std::string& name, const Shape& shape, const MatrixCut& cut, Init of) {
+  // A matrix, and its bias if it has one: cut as the outputs are.
+  const auto add = [&](const std::string& name, const Shape& shape, const MatrixCut& cut, Init of,
+                       bool has_bias) {
     const auto add_one = [&](const char* kind, const Shape& sizes, const MatrixCut& as,
                              Init values) {
       all.push_back({.name = unit + name + kind,
@@ -52,20 +54,26 @@ void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::
     };
     add_one(".weight", shape, cut, of);
     const bool is_cut = cut.placement == TpSplit::Columns;
-    if (options.bias()) add_one(".bias", {shape[0]}, is_cut ? cut : MatrixCut{}, kZeros);
+    if (has_bias) add_one(".bias", {shape[0]}, is_cut ? cut : MatrixCut{}, kZeros);
   };
+  const bool bias = options.bias();
+  const bool qkv_bias = bias || options.qkv_bias();
   add_norm(all, options, unit + ".attention_norm", unit);
   add_norm(all, options, unit + ".ffn_norm", unit);
   // With more ranks than KV heads, each has some query heads of one KV head, and all of that.
   const MatrixCut kv_heads{TpSplit::Columns, head, 0, /*copied=*/true};
-  add(".attention.wq", {dim, dim}, {TpSplit::Columns, group, head}, init);
-  add(".attention.wk", {options.n_kv_heads() * head, dim}, kv_heads, init);
-  add(".attention.wv", {options.n_kv_heads() * head, dim}, kv_heads, init);
-  add(".attention.wo", {dim, dim}, {TpSplit::Rows, group, head}, residual);
-  add(".feed_forward.w1", {hidden, dim}, {TpSplit::Columns}, init);
-  add(".feed_forward.w2", {dim, hidden}, {TpSplit::Rows}, residual);
+  add(".attention.wq", {heads, dim}, {TpSplit::Columns, group, head}, init, qkv_bias);
+  add(".attention.wk", {options.n_kv_heads() * head, dim}, kv_heads, init, qkv_bias);
+  add(".attention.wv", {options.n_kv_heads() * head, dim}, kv_heads, init, qkv_bias);
+  add(".attention.wo", {dim, heads}, {TpSplit::Rows, group, head}, residual, bias);
+  for (const char* norm : {".attention.q_norm.weight", ".attention.k_norm.weight"}) {
+    if (!options.qk_norm()) break;
+    all.push_back({.name = unit + norm, .shape = {head}, .units = {unit}, .init = kOnes});
+  }
+  add(".feed_forward.w1", {hidden, dim}, {TpSplit::Columns}, init, bias);
+  add(".feed_forward.w2", {dim, hidden}, {TpSplit::Rows}, residual, bias);
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
-    add(".feed_forward.w3", {hidden, dim}, {TpSplit::Columns}, init);
+    add(".feed_forward.w3", {hidden, dim}, {TpSplit::Columns}, init, bias);
   }
 }
 

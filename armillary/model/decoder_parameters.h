@@ -22,7 +22,8 @@ std::vector<std::string> decoder_units(const DecoderOptions& options);
 /// (torchtitan) unless it is the output too or positions are learned; weights of norms 1, biases 0.
 /// Along tp each rank has some KV heads with their query heads, or with more ranks than KV heads
 /// one of them and some of its query heads; some of the MLP's width; and some words; with the
-/// biases of these outputs. It has all of every other bias and of norms and positions.
+/// biases of these outputs. It has all of every other bias and of norms and positions; norms of
+/// heads serve the heads that it has.
 std::vector<Parameter> decoder_parameters(const DecoderOptions& options);
 
 }  // namespace armillary::model

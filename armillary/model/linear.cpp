@@ -1,9 +1,9 @@
 // linear.cpp: the autograd function behind every product of tokens and matrices.
 //
 // Forward: factor = x, norm(x) or gelu(x) as rows, of the tokens of all ranks if x is a shard; then
-// one GEMM per matrix, with its bias, each followed by its transform. Backward: the factor is
-// computed again for the gradients of the matrices; the gradient of x is one sum over the matrices,
-// and over the ranks, and then goes back through GELU or norm.
+// one GEMM per matrix, with its bias, each followed by the norm of its heads and its transform.
+// Backward: the factor is computed again for the gradients of the matrices; the gradient of x is
+// one sum over the matrices, and over the ranks, and then goes back through GELU or norm.
 #include "armillary/model/linear.h"
 
 #include <ATen/TensorOperators.h>
@@ -17,6 +17,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -53,8 +54,15 @@ at::Tensor rows(const at::Tensor& x) {
 struct LinearTensors {
   const at::Tensor& x;
   at::TensorList weights;
-  at::TensorList biases;  ///< None, or one for each weight.
-  at::TensorList norm;    ///< None, the weight of RMSNorm, or weight and bias of LayerNorm.
+  at::TensorList biases;      ///< None, or one for each weight.
+  at::TensorList head_norms;  ///< One for each product whose heads are normed.
+  at::TensorList norm;        ///< None, the weight of RMSNorm, or weight and bias of LayerNorm.
+};
+
+/// The norm of the heads of a product.
+struct SavedHeadNorm {
+  std::size_t product;
+  at::Tensor inverse_N = {};  ///< 1 / rms of each head.
 };
 
 /// State that backward needs beside the saved tensors.
@@ -62,6 +70,8 @@ struct SavedLinear : torch::CustomClassHolder {
   LinearOptions options;  ///< Without the norm's parameters, which the graph holds.
   std::size_t weights = 0;
   std::size_t biases = 0;
+  std::vector<SavedHeadNorm> head_norms;
+  double head_norm_eps = 0;
   // Numbers of each row, undefined without a norm: 1 / rms, or mean and 1 / deviation.
   at::Tensor mean_N;
   at::Tensor inverse_N;
@@ -69,8 +79,10 @@ struct SavedLinear : torch::CustomClassHolder {
 
   /// The parameters by kind; in autograd they are one list.
   LinearTensors tensors(const at::Tensor& x, at::TensorList parameters) const {
+    const std::size_t behind = weights + biases;
     return {x, parameters.slice(0, weights), parameters.slice(weights, biases),
-            parameters.slice(weights + biases)};
+            parameters.slice(behind, head_norms.size()),
+            parameters.slice(behind + head_norms.size())};
   }
 
   bool keeps_gathered() const { return options.shards && options.keep_gathered; }
@@ -112,6 +124,31 @@ struct SavedLinear : torch::CustomClassHolder {
     return at::addmm(weight_factor(tensors.biases[i], dtype, options.native_bf16), a, w.t());
   }
 
+  /// Index of the norm of the heads of product i, if it has one.
+  std::optional<std::size_t> head_norm_of(std::size_t i) const {
+    for (std::size_t n = 0; n < head_norms.size(); ++n) {
+      if (head_norms[n].product == i) return n;
+    }
+    return std::nullopt;
+  }
+
+  /// Product y with its heads normed, by norm n. Leaves the numbers of each head.
+  at::Tensor with_normed_heads(const at::Tensor& y, const LinearTensors& tensors, std::size_t n) {
+    const at::Tensor& weight = tensors.head_norms[n];
+    const at::Tensor heads = y.view({-1, weight.size(0)});
+    head_norms[n].inverse_N = inverse_rms(heads, head_norm_eps);
+    return normed(heads, weight, head_norms[n].inverse_N).view(y.sizes());
+  }
+
+  /// Gradients of product y and of the weight of its norm, from that of with_normed_heads().
+  NormGrads head_norm_backward(const at::Tensor& dy, const at::Tensor& y,
+                               const LinearTensors& tensors, std::size_t n) const {
+    const at::Tensor& weight = tensors.head_norms[n];
+    const at::Tensor heads = y.view({-1, weight.size(0)});
+    return norm_grads(dy.reshape(heads.sizes()).contiguous(), heads, weight,
+                      head_norms[n].inverse_N);
+  }
+
   /// Gradients of x and of the norm's parameters, from that of norm(x).
   variable_list norm_backward(const at::Tensor& dy, const LinearTensors& tensors) const {
     const at::Tensor& x = tensors.x;
@@ -139,8 +176,8 @@ struct LinearCall {
   const EachProduct& each;
 };
 
-/// Inputs: x, then the parameters: matrices, their biases, those of the norm. Outputs: one per
-/// matrix.
+/// Inputs: x, then the parameters: matrices, their biases, norms of heads, those of the norm.
+/// Outputs: one per matrix.
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static variable_list forward(AutogradContext* ctx, const at::Tensor& result,
@@ -151,19 +188,25 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     at::Tensor tokens = linear.tokens(tensors);
     variable_list saved{x, linear.keeps_gathered() ? tokens : at::Tensor()};
     saved.insert(saved.end(), parameters.begin(), parameters.end());
-    ctx->save_for_backward(saved);
-    ctx->saved_data["linear"] = c10::IValue::make_capsule(call.saved);
 
     // Each product is handed on before the next is computed.
     std::vector<std::int64_t> shape = tokens.sizes().vec();
     const at::Tensor a = linear.factor(tokens);
     tokens.reset();
     variable_list results(tensors.weights.size());
+    variable_list kept(linear.head_norms.size());  // products before the norms of their heads
     for (const std::size_t i : call.each.order) {
       shape.back() = tensors.weights[i].size(0);
-      const at::Tensor y = linear.product(a, tensors, i).to(x.scalar_type()).view(shape);
+      at::Tensor y = linear.product(a, tensors, i).to(x.scalar_type()).view(shape);
+      if (const auto n = linear.head_norm_of(i)) {
+        kept[*n] = y;
+        y = linear.with_normed_heads(y, tensors, *n);
+      }
       results[i] = call.each.transform ? call.each.transform(i, y) : y;
     }
+    saved.insert(saved.end(), kept.begin(), kept.end());
+    ctx->save_for_backward(saved);
+    ctx->saved_data["linear"] = c10::IValue::make_capsule(call.saved);
     return results;
   }
 
@@ -172,18 +215,24 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const auto linear =
         c10::static_intrusive_pointer_cast<SavedLinear>(ctx->saved_data["linear"].toCapsule());
     const at::Tensor& x = saved[0];
-    const LinearTensors tensors = linear->tensors(x, at::TensorList(saved).slice(2));
+    const std::size_t kept = saved.size() - linear->head_norms.size();  // where those begin
+    const LinearTensors tensors = linear->tensors(x, at::TensorList(saved).slice(2, kept - 2));
 
     // Gradients of the matrices, dy^T a, and of their biases. The factor `a` is freed before dx is
     // allocated.
     variable_list dys;
     variable_list dweights;
     variable_list dbiases;
+    variable_list dhead_norms(linear->head_norms.size());
     {
       const at::Tensor a = linear->factor(saved[1].defined() ? saved[1] : linear->tokens(tensors));
       for (std::size_t i = 0; i < grads.size(); ++i) {
-        const at::Tensor dy =
-            linear->transform_grad ? linear->transform_grad(i, grads[i]) : grads[i];
+        at::Tensor dy = linear->transform_grad ? linear->transform_grad(i, grads[i]) : grads[i];
+        if (const auto n = linear->head_norm_of(i)) {
+          const NormGrads norm = linear->head_norm_backward(dy, saved[kept + *n], tensors, *n);
+          dy = norm.dx_BLE;
+          dhead_norms[*n] = norm.dweight_E;
+        }
         const at::Tensor& weight = tensors.weights[i];
         dys.push_back(dy.reshape({-1, weight.size(0)}).to(a.scalar_type()));
         dweights.push_back(at::mm(dys[i].t(), a).to(gradient_dtype(weight)));
@@ -210,10 +259,12 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     if (linear->options.gelu) at::gelu_backward_out(dx, dx, x.to(dx.scalar_type()));
     variable_list dnorm{dx.to(x.scalar_type())};
     if (!tensors.norm.empty()) dnorm = linear->norm_backward(dnorm[0], tensors);
-    // In the order of the inputs: x, matrices, biases, norm, and nothing for the argument `call`.
+    // In the order of the inputs: x, matrices, biases, norms of heads, norm, and nothing for the
+    // argument `call`.
     variable_list results{dnorm[0]};
     results.insert(results.end(), dweights.begin(), dweights.end());
     results.insert(results.end(), dbiases.begin(), dbiases.end());
+    results.insert(results.end(), dhead_norms.begin(), dhead_norms.end());
     results.insert(results.end(), dnorm.begin() + 1, dnorm.end());
     results.emplace_back();
     return results;
@@ -234,6 +285,7 @@ std::vector<at::Tensor> fused_linear(const at::Tensor& x, const std::vector<at::
                                      const LinearOptions& options, const EachProduct& each) {
   ARMILLARY_CHECK(each.order.size() == weights.size());
   ARMILLARY_CHECK(each.biases.empty() || each.biases.size() == weights.size());
+  ARMILLARY_CHECK(each.head_norms.empty() || each.head_norms.size() == weights.size());
   ARMILLARY_CHECK(!(options.gelu && options.shards));
   auto saved = c10::make_intrusive<SavedLinear>();
   saved->options = options;
@@ -244,6 +296,12 @@ std::vector<at::Tensor> fused_linear(const at::Tensor& x, const std::vector<at::
   saved->transform_grad = each.transform_grad;
   variable_list parameters = weights;
   parameters.insert(parameters.end(), each.biases.begin(), each.biases.end());
+  saved->head_norm_eps = each.head_norm_eps;
+  for (std::size_t i = 0; i < each.head_norms.size(); ++i) {
+    if (!each.head_norms[i].defined()) continue;
+    saved->head_norms.push_back({.product = i});
+    parameters.push_back(each.head_norms[i]);
+  }
   for (const at::Tensor& of_norm : {options.norm_weight, options.norm_bias}) {
     if (of_norm.defined()) parameters.push_back(of_norm);
   }

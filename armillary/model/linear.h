@@ -10,7 +10,7 @@
 // order of the sums differs. Gradients of weights are fp32 in either case.
 //
 // Backward keeps x and the parameters and nothing in between: x of bf16 stays bf16, and norm or
-// GELU is computed again.
+// GELU is computed again. Products whose heads are normed are kept too.
 //
 // Over ranks along tp (tensor_parallel.h) x may be a shard of tokens, and the matrices the columns
 // of this rank: norm, gather and products are then one function, which keeps the shard alone. The
@@ -57,6 +57,10 @@ struct EachProduct {
   std::vector<std::size_t> order;  ///< Indices of all matrices, in the order of the products.
   /// [out] of each matrix, parameters that are added to the products; none: no biases.
   std::vector<at::Tensor> biases = {};
+  /// [D] of each matrix, or undefined, fp32 parameters: RMSNorm of every D values of the product, a
+  /// head, before `transform`; none: no product is normed.
+  std::vector<at::Tensor> head_norms = {};
+  double head_norm_eps = 0;
   /// Gives the result that takes the place of product i. Called with values that have no graph.
   /// Null: the product itself.
   std::function<at::Tensor(std::size_t i, const at::Tensor& product)> transform = {};

@@ -32,8 +32,12 @@ std::int64_t llama_hidden_dim(const ModelOptions& model) {
 
 DecoderOptions llama_options(const ModelOptions& model) {
   return gpt_options(model)
+      .head_dim(model.head_dim)
       .hidden_dim(llama_hidden_dim(model))
-      .feed_forward(FeedForwardKind::SwiGlu);
+      .feed_forward(FeedForwardKind::SwiGlu)
+      .qkv_bias(model.qkv_bias)
+      .qk_norm(model.qk_norm)
+      .rope_scaling(parse_rope_scaling(model.rope_scaling));
 }
 
 }  // namespace armillary::model

@@ -1,4 +1,8 @@
-// llama.h: the decoder (decoder.h) with SwiGLU, as Llama 2 and 3 (arXiv:2307.09288, 2407.21783).
+// llama.h: the decoder (decoder.h) with SwiGLU, as Llama 2 and 3 (arXiv:2307.09288, 2407.21783),
+// and its relatives by their keys:
+//
+//   Llama 3.1, 3.2   rope_scaling llama3:..     Qwen2   qkv_bias            Mistral 7B
+//   sliding_window SmolLM2          enable_weight_tying        Qwen3   qk_norm, head_dim
 //
 // Sizes of the published models:
 //
@@ -18,7 +22,7 @@ namespace armillary::model {
 
 /// Options of the decoder for a [model] section. hidden_dim 0 becomes ffn_dim_multiplier times 8/3
 /// dim, rounded up to a multiple of multiple_of: 4096 with 1.3 and 1024 gives 14336.
-/// @throws InvalidArgument if that is above 2^31 - 1.
+/// @throws InvalidArgument if that is above 2^31 - 1, or as parse_rope_scaling().
 DecoderOptions llama_options(const ModelOptions& model);
 
 }  // namespace armillary::model

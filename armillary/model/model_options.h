@@ -25,12 +25,20 @@ struct ModelOptions {
   double rope_theta = 10000;  ///< Key of gpt and llama, which have rotary positions.
   /// Key of gpt2, which has learned positions: the most tokens of a sequence.
   std::int64_t max_seq_len = 4096;
-  // Keys of llama alone, for hidden_dim 0.
+  // Keys of llama alone. For hidden_dim 0:
   std::int64_t multiple_of = 256;  ///< The width is rounded up to a multiple of it.
   double ffn_dim_multiplier = 1;   ///< Factor of 8/3 dim.
+  // For its relatives (llama.h).
+  std::int64_t head_dim = 0;          ///< 0: dim / n_heads.
+  bool qkv_bias = false;              ///< The matrices of Q, K and V have biases.
+  bool qk_norm = false;               ///< RMSNorm of each head of Q and K.
+  std::string rope_scaling = "none";  ///< As parse_rope_scaling() reads it (rope_scaling.h).
+  /// Keys that a token sees, itself included; 0: all before it. The mask of the recipe must say so:
+  /// a model knows no masks.
+  std::int64_t sliding_window = 0;
 
   /// Sizes that follow from the keys.
-  std::int64_t head_dim() const { return dim / n_heads; }
+  std::int64_t head_width() const { return head_dim == 0 ? dim / n_heads : head_dim; }
   std::int64_t kv_heads() const { return n_kv_heads == 0 ? n_heads : n_kv_heads; }
 };
 

@@ -20,11 +20,29 @@ DecoderOptions decoder_options(const ModelOptions& options, const ModelRun& run)
       .dtype(run.dtype)
       .recompute(run.recompute)
       .loss_chunk_tokens(run.loss_chunk_tokens)
-      .keep_gathered_inputs(run.keep_gathered_inputs);
+      .keep_gathered_inputs(run.keep_gathered_inputs)
+      .seq_len(run.seq_len);
 }
 
-/// The heads divide dim, evenly if positions are rotary.
+/// Heads of a size of their own: even, and Q is no wider than a plan can have it.
+void check_head_dim(const ModelOptions& model) {
+  if (model.head_dim % 2 != 0) {
+    fail<InvalidArgument>(
+        "recipe: model.head_dim {}; an even number is required (rotary positions rotate pairs); "
+        "nearest: {}",
+        model.head_dim, model.head_dim + 1);
+  }
+  if (model.head_dim > kMaxSize / model.n_heads) {
+    fail<InvalidArgument>(
+        "recipe: model.head_dim {} with model.n_heads {}; a product of at most {} is required; "
+        "nearest: n_heads {}",
+        model.head_dim, model.n_heads, kMaxSize, kMaxSize / model.head_dim);
+  }
+}
+
+/// The heads divide dim, evenly if positions are rotary, or have a size of their own.
 void check_heads(const ModelOptions& model) {
+  if (model.name == "llama" && model.head_dim > 0) return check_head_dim(model);
   if (model.name == "gpt2") {
     if (model.dim % model.n_heads == 0) return;
     fail<InvalidArgument>(
@@ -94,6 +112,16 @@ Section section_of(ModelOptions& m) {
   section.keys.push_back({"enable_weight_tying", &m.enable_weight_tying, "output = embedding"});
   // Llama's rule for the width of its MLP.
   if (is_llama) {
+    section.keys.push_back({"rope_scaling", &m.rope_scaling,
+                            "none, linear:, dynamic:, llama3:, yarn: or longrope:.. for sequences "
+                            "longer than the first training's"});
+    section.keys.push_back(
+        {"head_dim", &m.head_dim, "dims of a head; 0: dim / n_heads", size_or_default});
+    section.keys.push_back({"qkv_bias", &m.qkv_bias, "biases of Q, K and V, as Qwen2"});
+    section.keys.push_back({"qk_norm", &m.qk_norm, "RMSNorm of heads of Q and K, as Qwen3"});
+    section.keys.push_back({"sliding_window", &m.sliding_window,
+                            "keys that a token sees, which the mask must say too; 0: all before it",
+                            size_or_default});
     section.keys.push_back(
         {"multiple_of", &m.multiple_of, "hidden_dim 0 is rounded up to a multiple of it", size});
     section.keys.push_back(
@@ -111,8 +139,13 @@ void check_model(const ModelOptions& model) {
         "nearest: {}",
         model.kv_heads(), model.n_heads, nearest_divisor(model.n_heads, model.kv_heads()));
   }
-  // Refuses a model with too many parameters to count.
-  decoder_cost(decoder_options(model));
+  // Refuses a model with too many parameters to count, and a scaling that does not fit the heads.
+  const DecoderOptions options = decoder_options(model);
+  decoder_cost(options);
+  if (options.max_seq_len() == 0) {
+    check_rotary_shape(options.rope_scaling(),
+                       {.head_dim = head_dim_of(options), .theta = options.rope_theta()});
+  }
 }
 
 DecoderOptions decoder_options(const ModelOptions& options) {

@@ -38,6 +38,7 @@ struct ModelRun {
   cost::Recompute recompute = cost::Recompute::None;
   std::int64_t loss_chunk_tokens = 1024;  ///< Tokens whose logits exist at the same time.
   bool keep_gathered_inputs = false;      ///< As in DecoderOptions.
+  std::int64_t seq_len = 0;               ///< Tokens of a whole sequence; 0: not known, few.
 };
 
 /// Cost of the named model; makes no tensors. Requires check_model, as all below.

@@ -27,7 +27,8 @@ model::ModelRun run_of(const Recipe& recipe) {
   return {.dtype = dtypes_of(recipe.training).param,
           .recompute = model::parse_recompute(recipe.activation_checkpoint.mode),
           .loss_chunk_tokens = recipe.training.loss_chunk_tokens,
-          .keep_gathered_inputs = recipe.parallelism.tensor_parallel_keep_inputs};
+          .keep_gathered_inputs = recipe.parallelism.tensor_parallel_keep_inputs,
+          .seq_len = recipe.training.seq_len};
 }
 
 /// The dtype of Q, K and V.

@@ -33,11 +33,19 @@ void scale_model(model::ModelOptions& model) {
   const std::int64_t dim = model.dim;
   const std::int64_t group = model.n_heads / model.kv_heads();
   const std::int64_t kv_heads = std::min(model.kv_heads(), kKvHeads);
-  const std::int64_t head_dim = std::min(model.head_dim(), kHeadDim);
+  const std::int64_t head_dim = std::min(model.head_width(), kHeadDim);
+  const std::int64_t width = model.n_heads * model.head_width();
   lower(model.n_layers, kLayers);
   lower(model.n_kv_heads, kKvHeads);  // 0 stays
   model.n_heads = kv_heads * group;
-  model.dim = model.n_heads * head_dim;
+  if (model.head_dim > 0) {
+    model.head_dim = head_dim;
+    model.dim = std::max<std::int64_t>(1, dim * (model.n_heads * head_dim) / width);
+  } else {
+    model.dim = model.n_heads * head_dim;
+  }
+  // Its divisors are those of the heads as they were.
+  if (model.rope_scaling.starts_with("longrope")) model.rope_scaling = "none";
   if (model.hidden_dim > 0) {
     model.hidden_dim = std::max<std::int64_t>(1, model.hidden_dim * model.dim / dim);
   }

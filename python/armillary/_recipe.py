@@ -67,8 +67,9 @@ def _config_of(model: dict[str, Any], tokens: int) -> Any:
     import transformers
 
     dim, heads = model.get("dim", 128), model.get("n_heads", 4)
+    head_dim = model.get("head_dim", 0) if model.get("name") == "llama" else 0
     kv_heads, hidden = model.get("n_kv_heads") or heads, model.get("hidden_dim", 0)
-    if dim % heads or heads % kv_heads:
+    if (dim % heads and not head_dim) or heads % kv_heads:
         raise InvalidArgument(
             f"check: model.dim {dim}, n_heads {heads}, n_kv_heads {kv_heads}; n_heads that divide dim, and "
             "n_kv_heads that divide n_heads, are required"
@@ -90,6 +91,17 @@ def _config_of(model: dict[str, Any], tokens: int) -> Any:
     if name != "llama":
         required = "gpt, gpt2, llama or model.hf_folder is required"
         raise InvalidArgument(f"check: model.name is {name!r}; {required}")
+    for key, plain in (
+        ("rope_scaling", "none"),
+        ("qkv_bias", False),
+        ("qk_norm", False),
+        ("sliding_window", 0),
+    ):
+        if model.get(key, plain) != plain:
+            raise InvalidArgument(
+                f"check: model.{key} is {excerpt(str(model[key]))}; model.hf_folder, a folder of transformers "
+                "with such a model, is required for it"
+            )
     multiple = model.get("multiple_of", 256)
     if not hidden:
         width = int(model.get("ffn_dim_multiplier", 1.0) * (8 * dim // 3))
@@ -100,6 +112,7 @@ def _config_of(model: dict[str, Any], tokens: int) -> Any:
         num_hidden_layers=model.get("n_layers", 4),
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
+        head_dim=head_dim or dim // heads,
         intermediate_size=hidden,
         rms_norm_eps=float(model.get("norm_eps", 1e-5)),
         rope_theta=float(model.get("rope_theta", 10000)),

@@ -12,7 +12,8 @@ from armillary.errors import InvalidArgument
 KEYS = {
     "job": "dump_folder description",
     "model": """name dim n_layers n_heads n_kv_heads hidden_dim vocab_size norm_eps rope_theta max_seq_len
-        enable_weight_tying multiple_of ffn_dim_multiplier hf_folder""",
+        enable_weight_tying multiple_of ffn_dim_multiplier rope_scaling head_dim qkv_bias qk_norm
+        sliding_window hf_folder""",
     "training": """dataset_path dataset_extensions seq_len global_batch_size local_batch_size steps max_norm
         dtype mixed_precision_param mixed_precision_reduce loss_chunk_tokens seed check_replicas""",
     "activation_checkpoint": "mode",
@@ -35,10 +36,13 @@ _SIZES = {
     "vocab_size": 1,
     "max_seq_len": 1,
     "multiple_of": 1,
+    "head_dim": 0,
+    "sliding_window": 0,
     "seq_len": 1,
 }
+_SWITCHES = ("enable_weight_tying", "qkv_bias", "qk_norm")
 _NUMBERS = ("norm_eps", "rope_theta", "ffn_dim_multiplier")
-_TEXTS = ("hf_folder", "layout", "mask", "name", "strategy", "wire")
+_TEXTS = ("hf_folder", "layout", "mask", "name", "rope_scaling", "strategy", "wire")
 
 
 def _refuse_name(what: str, name: str, known: list[str]) -> None:
@@ -71,7 +75,7 @@ def _check_value(path: str, key: str, value: Any) -> None:
         wrong = "a number above 0"
     if key in _TEXTS and not isinstance(value, str):
         wrong = "a text"
-    if key == "enable_weight_tying" and not isinstance(value, bool):
+    if key in _SWITCHES and not isinstance(value, bool):
         wrong = "true or false"
     if wrong:
         raise InvalidArgument(f"check: {path} is {excerpt(repr(value))}; {wrong} is required")
