@@ -24,6 +24,7 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
 #include "armillary/predict/sim/toml_table.h"
+#include "armillary/train/model_from.h"
 #include "armillary/train/scale.h"
 
 namespace armillary::train {
@@ -309,6 +310,7 @@ void apply_setting(Recipe& recipe, std::string_view setting) {
   }
   const std::string value(pair->value);
   if (pair->key == "model.scale") return apply_scale(recipe, where, value);
+  if (pair->key == "model.from") return take_model(recipe, value);
   const std::vector<RecipeEntry> all = entries(recipe);
   const std::size_t dot = pair->key.find('.');
   const auto members = section_entries(all, where, std::string(pair->key.substr(0, dot)));

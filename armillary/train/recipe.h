@@ -55,8 +55,8 @@ Recipe parse_saved_recipe(std::string_view text, const std::string& origin);
 
 /// Applies `section.key=value`, for example `training.steps=50`. The value is TOML; a string may
 /// also stand without quotes. `model.scale=tiny` is scale_tiny() of scale.h, `model.scale=full`
-/// changes nothing.
-/// @throws InvalidArgument as load_recipe.
+/// changes nothing, `model.from=PATH` is take_model() of model_from.h.
+/// @throws InvalidArgument as load_recipe, or as take_model().
 void apply_setting(Recipe& recipe, std::string_view setting);
 
 /// The recipe as TOML with a comment after each key. `parse_recipe(print_recipe(r))` equals `r`.

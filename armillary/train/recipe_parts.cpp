@@ -17,6 +17,7 @@
 #include "armillary/train/data.h"
 #include "armillary/train/dtypes.h"
 #include "armillary/train/mesh.h"
+#include "armillary/train/model_from.h"
 #include "armillary/train/packed_text.h"
 
 namespace armillary::train {
@@ -106,6 +107,7 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   }
   model::check_model(recipe.model);
   check_tables(recipe, vocab_size);
+  check_window(recipe);
   const MeshShape mesh = mesh_of(recipe.parallelism);
   check_built(mesh);
   const std::int64_t ranks =

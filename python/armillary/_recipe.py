@@ -99,8 +99,8 @@ def _config_of(model: dict[str, Any], tokens: int) -> Any:
     ):
         if model.get(key, plain) != plain:
             raise InvalidArgument(
-                f"check: model.{key} is {excerpt(str(model[key]))}; model.hf_folder, a folder of transformers "
-                "with such a model, is required for it"
+                f"check: model.{key} is {excerpt(str(model[key]))}; model.hf_folder, a folder of "
+                "transformers with such a model, is required for it"
             )
     multiple = model.get("multiple_of", 256)
     if not hidden:

@@ -1,8 +1,8 @@
-// config.json in both formats. Reading is comparing: a config must have what writing would give it
-// for the recipe, key by key. Configs of transformers are first brought into one form, since its
-// versions differ in keys and leave out defaults.
+// model_config.cpp: both formats. A config becomes a [model] section, and two of them are compared
+// key by key, with every size given, so that a new key is compared without a change here.
 #include "armillary/train/checkpoint/model_config.h"
 
+#include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -16,7 +16,8 @@
 #include "armillary/core/section.h"
 #include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
-#include "armillary/train/packed_text.h"
+#include "armillary/model/rope_scaling.h"
+#include "armillary/train/checkpoint/hf_config.h"
 
 namespace armillary::train {
 namespace {
@@ -24,13 +25,15 @@ namespace {
 using Config = nlohmann::json;
 
 /// Part of our name, and the same part as transformers has it.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kHfNames{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kHfNames{{
     {"tok_embeddings", "model.embed_tokens"},
     {"output", "lm_head"},
     {"attention.wq", "self_attn.q_proj"},
     {"attention.wk", "self_attn.k_proj"},
     {"attention.wv", "self_attn.v_proj"},
     {"attention.wo", "self_attn.o_proj"},
+    {"attention.q_norm", "self_attn.q_norm"},
+    {"attention.k_norm", "self_attn.k_norm"},
     {"feed_forward.w1", "mlp.gate_proj"},
     {"feed_forward.w3", "mlp.up_proj"},
     {"feed_forward.w2", "mlp.down_proj"},
@@ -38,64 +41,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kHfNames
     {"ffn_norm", "post_attention_layernorm"},
 }};
 
-/// Keys that decide what transformers computes for a Llama with these sizes.
-Config hf_computed(const model::ModelOptions& model) {
-  const model::DecoderOptions options = model::decoder_options(model);
-  return {{"model_type", "llama"},
-          {"vocab_size", options.vocab_size()},
-          {"hidden_size", options.dim()},
-          {"intermediate_size", options.hidden_dim()},
-          {"num_hidden_layers", options.n_layers()},
-          {"num_attention_heads", options.n_heads()},
-          {"num_key_value_heads", options.n_kv_heads()},
-          {"head_dim", options.dim() / options.n_heads()},
-          {"rms_norm_eps", options.norm_eps()},
-          {"tie_word_embeddings", options.tied()},
-          {"rope_theta", options.rope_theta()},
-          {"hidden_act", "silu"},
-          {"attention_bias", false},
-          {"mlp_bias", false},
-          {"rope_scaling", nullptr}};
-}
-
-/// Values that transformers takes for keys that a config leaves out.
-Config hf_defaults(const Config& config) {
-  return {{"num_key_value_heads", config.value("num_attention_heads", Config())},
-          {"tie_word_embeddings", false},
-          {"rope_theta", 10000.0},
-          {"hidden_act", "silu"},
-          {"attention_bias", false},
-          {"mlp_bias", false},
-          {"rope_scaling", nullptr}};
-}
-
-/// A config of transformers with every key that hf_computed() has, as older versions write them:
-/// newer ones have an object rope_parameters.
-Config hf_normalized(Config config) {
-  if (config.contains("rope_parameters") && config["rope_parameters"].is_object()) {
-    Config rope = config["rope_parameters"];
-    if (rope.contains("rope_theta")) config["rope_theta"] = rope["rope_theta"];
-    rope.erase("rope_theta");
-    if (rope.value("rope_type", Config("default")) == "default") rope.erase("rope_type");
-    if (!rope.empty()) config["rope_scaling"] = rope;
-  }
-  // Older configs have no head_dim: it is the quotient.
-  const Config heads = config.value("num_attention_heads", Config());
-  const Config hidden = config.value("hidden_size", Config());
-  if (!config.contains("head_dim") && heads.is_number_integer() && hidden.is_number_integer() &&
-      heads != 0) {
-    config["head_dim"] = hidden.get<std::int64_t>() / heads.get<std::int64_t>();
-  }
-  // Last the defaults, some of which depend on keys above.
-  const Config defaults = hf_defaults(config);
-  for (const auto& [key, value] : defaults.items()) {
-    if (!config.contains(key)) config[key] = value;
-  }
-  return config;
-}
-
-/// The keys of [model] with their values: all of them, so that a new one is compared without a
-/// change here. The vocabulary stands beside them.
+/// The keys of [model] with their values. The vocabulary stands beside them.
 Config own_computed(model::ModelOptions model) {
   Config keys = Config::object();
   for (const Key& key : section_of(model).keys) {
@@ -105,23 +51,79 @@ Config own_computed(model::ModelOptions model) {
   return {{"model_type", "armillary"}, {"vocab_size", model.vocab_size}, {"model", keys}};
 }
 
-/// A value of a config in an error.
-std::string shown(const Config& value) {
-  return excerpt(json_text(value));
+/// The same model with every size given, and without the rule for the width of the MLP.
+model::ModelOptions with_sizes(model::ModelOptions model) {
+  const model::ModelOptions defaults;
+  model.hidden_dim = model::decoder_options(model).hidden_dim();
+  model.n_kv_heads = model.kv_heads();
+  model.multiple_of = defaults.multiple_of;
+  model.ffn_dim_multiplier = defaults.ffn_dim_multiplier;
+  if (model.name != "llama") return model;
+  model.head_dim = model.head_width();
+  model.rope_scaling = model::to_string(model::parse_rope_scaling(model.rope_scaling));
+  return model;
 }
 
-/// Refuses the first key whose value is not the one wanted.
-void require_equal(const std::string& path, const std::string& inside, const Config& config,
-                   const Config& required) {
-  for (const auto& [key, value] : required.items()) {
-    const Config entry = config.is_object() ? config.value(key, Config()) : Config();
-    if (value.is_object()) {
-      require_equal(path, inside + key + ".", entry, value);
-    } else if (entry != value) {
-      fail<InvalidArgument>("model: {} has {}{} = {}; {}, that of the recipe, is required",
-                            excerpt(path), inside, key, shown(entry), shown(value));
-    }
+/// Sets a key of [model] to a value of another config. @throws InvalidArgument for another type.
+void assign_config(const std::string& path, const Key& key, const Config& value) {
+  const auto refuse = [&](const char* required) {
+    fail<InvalidArgument>("model: {} has model.{} = {}; {} is required", excerpt(path), key.name,
+                          excerpt(json_text(value)), required);
+  };
+  if (auto* const* flag = std::get_if<bool*>(&key.value)) {
+    if (!value.is_boolean()) refuse("true or false");
+    **flag = value.get<bool>();
+  } else if (auto* const* size = std::get_if<std::int64_t*>(&key.value)) {
+    if (!value.is_number_integer()) refuse("a whole number");
+    **size = value.get<std::int64_t>();
+  } else if (auto* const* number = std::get_if<double*>(&key.value)) {
+    if (!value.is_number()) refuse("a number");
+    **number = value.get<double>();
+  } else if (auto* const* text = std::get_if<std::string*>(&key.value)) {
+    if (!value.is_string()) refuse("a text");
+    **text = value.get<std::string>();
   }
+  // Ranges of single keys; check_model() has those of several.
+  const auto* const range = std::get_if<Range>(&key.legal);
+  if (range == nullptr) return;
+  const auto number = value.get<double>();
+  if (!(number >= range->min && number <= range->max)) refuse(range->text.c_str());
+}
+
+/// The model of a folder of the format armillary. Keys that an older version did not write have
+/// their defaults.
+model::ModelOptions read_own(const std::string& path, const Config& config) {
+  const Config keys = config.value("model", Config());
+  const Config name = keys.is_object() ? keys.value("name", Config()) : Config();
+  const std::vector<std::string>& names = model::model_names();
+  if (!name.is_string() || std::ranges::find(names, name.get<std::string>()) == names.end()) {
+    fail<InvalidArgument>("model: {} has model.name = {}; {} is required", excerpt(path),
+                          excerpt(json_text(name)), list_names(names));
+  }
+  model::ModelOptions model = model::default_options(name.get<std::string>());
+  const Section section = section_of(model);
+  for (const auto& [key, value] : keys.items()) {
+    if (key == "name") continue;
+    const auto entry = std::ranges::find(section.keys, key, &Key::name);
+    if (entry == section.keys.end()) {
+      fail<InvalidArgument>(
+          "model: {} has model.{}, which {} has not; none but its keys are "
+          "required",
+          excerpt(path), excerpt(key), model.name);
+    }
+    assign_config(path, *entry, value);
+  }
+  // The vocabulary stands outside.
+  const auto words = std::ranges::find(section.keys, "vocab_size", &Key::name);
+  assign_config(path, *words, config.value("vocab_size", Config()));
+  for (const auto& [key, value] : config.items()) {
+    if (key == "model_type" || key == "vocab_size" || key == "model" || key == "dtype") continue;
+    fail<InvalidArgument>(
+        "model: {} has {}, which is not obeyed here; a config without it is "
+        "required",
+        excerpt(path), excerpt(key));
+  }
+  return model;
 }
 
 }  // namespace
@@ -142,22 +144,7 @@ Config model_config(const model::ModelOptions& model, std::int64_t seq_len, Fold
     config["dtype"] = dtype;
     return config;
   }
-  if (model.name != "llama") {
-    fail<InvalidArgument>(
-        "export: model.name {} in format hf; llama, which transformers has too, is required; "
-        "nearest: --format armillary",
-        model.name);
-  }
-  Config config = hf_computed(model);
-  config["architectures"] = {"LlamaForCausalLM"};
-  config["max_position_embeddings"] = seq_len;
-  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", model.rope_theta}};
-  config["bos_token_id"] = nullptr;
-  config["eos_token_id"] = kSeparator;
-  config["pad_token_id"] = nullptr;
-  config["dtype"] = dtype;
-  config["torch_dtype"] = dtype;
-  return config;
+  return hf_config(model, seq_len, dtype);
 }
 
 FolderFormat format_of(const Config& config) {
@@ -165,16 +152,36 @@ FolderFormat format_of(const Config& config) {
   return is_ours ? FolderFormat::Armillary : FolderFormat::Hf;
 }
 
-void check_config(const std::string& path, const Config& config, const model::ModelOptions& model) {
-  if (format_of(config) == FolderFormat::Armillary) {
-    require_equal(path, "", config, own_computed(model));
-    return;
+model::ModelOptions read_model_config(const std::string& path, const Config& config) {
+  if (format_of(config) == FolderFormat::Hf) return read_hf_config(path, config);
+  model::ModelOptions model = read_own(path, config);
+  try {
+    model::check_model(model);
+  } catch (const InvalidArgument& error) {
+    fail<InvalidArgument>("model: {}: {}", excerpt(path), error.what());
   }
-  if (model.name != "llama") {
-    fail<InvalidArgument>("model: {} has model_type {}; armillary, for model.name {}, is required",
-                          excerpt(path), shown(config.value("model_type", Config())), model.name);
+  return model;
+}
+
+void check_same_model(const std::string& path, const model::ModelOptions& there,
+                      const model::ModelOptions& recipe) {
+  model::ModelOptions theirs = with_sizes(there);
+  model::ModelOptions ours = with_sizes(recipe);
+  const Section their_section = section_of(theirs);
+  const Section our_section = section_of(ours);
+  const auto shown = [](const Key& key) {
+    return std::visit([](const auto* value) { return json_text(Config(*value)); }, key.value);
+  };
+  // model.name is the first key, so the sections have the same keys behind it.
+  for (std::size_t i = 0; i < our_section.keys.size(); ++i) {
+    const std::string given = shown(their_section.keys[i]);
+    const std::string required = shown(our_section.keys[i]);
+    if (given == required) continue;
+    fail<InvalidArgument>(
+        "model: {} has model.{} = {}; {}, that of the recipe, is required; nearest: --set "
+        "model.from=",
+        excerpt(path), our_section.keys[i].name, excerpt(given), excerpt(required));
   }
-  require_equal(path, "", hf_normalized(config), hf_computed(model));
 }
 
 std::string folder_name(const std::string& parameter, FolderFormat format) {

@@ -1,6 +1,6 @@
 // model_config.h: config.json of a model folder, and the names of its tensors.
 //
-//   hf          for transformers: "model_type": "llama", tensors as LlamaForCausalLM names them
+//   hf          for transformers: hf_config.h, tensors as LlamaForCausalLM names them
 //   armillary   for every model of this program: the keys of [model], tensors as the model names
 //               them
 #pragma once
@@ -27,10 +27,14 @@ nlohmann::json model_config(const model::ModelOptions& model, std::int64_t seq_l
 /// The format of a folder with this config.json.
 FolderFormat format_of(const nlohmann::json& config);
 
-/// Compares all that decides what the model computes. @throws InvalidArgument, naming `path` and
-/// the key, unless the folder has a model like `model`.
-void check_config(const std::string& path, const nlohmann::json& config,
-                  const model::ModelOptions& model);
+/// The model of a folder. @throws InvalidArgument that names `path` and the key, if config.json is
+/// of no model here.
+model::ModelOptions read_model_config(const std::string& path, const nlohmann::json& config);
+
+/// Compares all that decides what a model computes. @throws InvalidArgument, naming `path` and the
+/// key, unless the model that is there is the one of the recipe.
+void check_same_model(const std::string& path, const model::ModelOptions& there,
+                      const model::ModelOptions& recipe);
 
 /// Name in the folder of a parameter of the model:
 /// `layers.0.attention.wq.weight` is `model.layers.0.self_attn.q_proj.weight` in `hf`.

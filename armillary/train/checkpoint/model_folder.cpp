@@ -1,131 +1,39 @@
-// Model folders. A folder of one file and one of several are read the same way: the index, or what
-// it would be, says which file has a tensor.
+// model_folder.cpp: folders are written in one file, or in numbered ones with an index;
+// model_source.cpp reads both.
 #include "armillary/train/checkpoint/model_folder.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstring>
+#include <array>
 #include <filesystem>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <system_error>
 #include <utility>
 
 #include "armillary/core/error.h"
-#include "armillary/core/json_text.h"
+#include "armillary/core/input_file.h"
 #include "armillary/core/user_text.h"
 #include "armillary/io/file_system.h"
-#include "armillary/io/mapped_file.h"
+#include "armillary/train/checkpoint/model_source.h"
 
 namespace armillary::train {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Names that transformers gives to these files.
-constexpr const char* kConfigName = "config.json";
-constexpr const char* kIndexName = "model.safetensors.index.json";
-
-/// A file that holds one JSON object.
-nlohmann::json read_json(const std::string& path) {
-  const io::MappedFile file("model", path);
-  const JsonRead read =
-      read_json_text({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
-  if (read.fault || !read.value.is_object()) {
-    fail<IoError>("model: {} {}; a JSON object is required", excerpt(path),
-                  read.fault ? to_string(*read.fault) : "is no JSON object");
-  }
-  return read.value;
-}
-
-/// The tensors of a model folder, by their names there.
-class ModelFiles {
- public:
-  explicit ModelFiles(const std::string& folder) : folder_(folder) {
-    std::error_code error;
-    // One file: its own header is the list of tensors.
-    if (!fs::exists(folder + "/" + kIndexName, error)) {
-      const io::SafetensorsFile& file = open("model.safetensors");
-      for (const io::TensorInfo& info : file.tensors()) file_of_[info.name] = "model.safetensors";
-      return;
-    }
-    // Several files: the index names the file of each tensor, which is opened when it is needed.
-    const std::string path = folder + "/" + kIndexName;
-    const nlohmann::json index = read_json(path);
-    const nlohmann::json map = index.value("weight_map", nlohmann::json());
-    if (!map.is_object())
-      fail<IoError>("model: {} has no weight_map; one is required", excerpt(path));
-    for (const auto& [name, file] : map.items()) {
-      if (!file.is_string()) {
-        fail<IoError>("model: {}: tensor {} is in {}; a file is required", excerpt(path),
-                      quote(name), excerpt(json_text(file)));
-      }
-      file_of_[name] = file.get<std::string>();
-    }
-  }
-
-  /// Whether the tensor is there and fp64.
-  bool has_fp64(const std::string& name) {
-    const auto entry = file_of_.find(name);
-    return entry != file_of_.end() && open(entry->second).info(name).dtype == io::TensorDtype::F64;
-  }
-
-  /// @throws IoError unless the tensor is there, of this dtype and shape.
-  std::span<const std::byte> bytes(const io::TensorInfo& request) {
-    const auto entry = file_of_.find(request.name);
-    if (entry == file_of_.end()) {
-      fail<IoError>("model: {} has no tensor '{}'; all of the recipe's model are required",
-                    excerpt(folder_), request.name);
-    }
-    const io::SafetensorsFile& file = open(entry->second);
-    const io::TensorInfo& info = file.info(request.name);
-    if (info.dtype != request.dtype || info.shape != request.shape) {
-      fail<IoError>("model: {}: tensor '{}' is {} [{}]; {} [{}] is required", excerpt(file.path()),
-                    request.name, to_string(info.dtype), fmt::join(info.shape, ","),
-                    to_string(request.dtype), fmt::join(request.shape, ","));
-    }
-    return file.bytes(request.name);
-  }
-
-  /// Refuses tensors that are not among `names`: they would change what the model computes.
-  void expect_no_other(const std::set<std::string>& names) const {
-    for (const auto& [name, file] : file_of_) {
-      if (names.contains(name)) continue;
-      fail<IoError>(
-          "model: {}/{}: tensor {} is not one of the recipe's model; none but those are required",
-          excerpt(folder_), excerpt(file), quote(name));
-    }
-  }
-
- private:
-  /// A file of the folder, opened once.
-  const io::SafetensorsFile& open(const std::string& name) {
-    std::unique_ptr<io::SafetensorsFile>& file = files_[name];
-    if (!file) file = std::make_unique<io::SafetensorsFile>(folder_ + "/" + name);
-    return *file;
-  }
-
-  std::string folder_;
-  std::map<std::string, std::unique_ptr<io::SafetensorsFile>> files_;
-  std::map<std::string, std::string> file_of_;
-};
-
-/// Copies the elements of a range of a whole tensor, row by row, to a flat one of its dtype.
-void copy_range(const model::GlobalRange& range, std::span<const std::byte> whole,
-                const at::Tensor& to) {
-  const auto element = static_cast<std::int64_t>(to.element_size());
-  auto* const bytes = static_cast<std::byte*>(to.data_ptr());
-  model::for_each_row(range, [&](std::int64_t global, std::int64_t local, std::int64_t count) {
-    if (count == 0) return;
-    std::memcpy(bytes + local * element, whole.data() + global * element,
-                static_cast<std::size_t>(count * element));
-  });
-}
+/// Files of a tokenizer, and of how texts are generated, as transformers names them.
+constexpr std::array kTokenizerNames{"tokenizer.json",
+                                     "tokenizer_config.json",
+                                     "tokenizer.model",
+                                     "special_tokens_map.json",
+                                     "added_tokens.json",
+                                     "vocab.json",
+                                     "merges.txt",
+                                     "chat_template.jinja",
+                                     "generation_config.json"};
 
 /// The parameters cut into files of at most `most` bytes, as far as single tensors allow.
 std::vector<std::vector<io::TensorBytes>> cut_into_files(std::vector<io::TensorBytes> parameters,
@@ -197,31 +105,34 @@ void write_model_folder(const std::string& folder, FolderFormat format,
   files.sync_folder(folder);
 }
 
-void load_parameters(const std::string& folder, const model::ModelOptions& options, Store& store) {
-  const std::string config_path = folder + "/" + kConfigName;
-  const nlohmann::json config = read_json(config_path);
-  check_config(config_path, config, options);
-  const FolderFormat format = format_of(config);
-  ModelFiles files(folder);
-  // Each parameter is looked for by its name, and then nothing may be left over.
-  std::set<std::string> names;
+void load_parameters(const std::string& path, const model::ModelOptions& options, Store& store) {
+  const std::unique_ptr<ModelSource> source = open_model_source(path);
+  check_same_model(source->path(), source->model(), options);
   store.fill(
       [&](const std::string& name, const model::GlobalRange& range, const at::Tensor& values) {
-        io::TensorInfo request{
-            .name = folder_name(name, format), .dtype = io::TensorDtype::F32, .shape = range.whole};
-        at::Tensor read = values;
+        const auto count = static_cast<std::size_t>(values.numel());
         if (values.scalar_type() == at::kDouble) {
-          if (files.has_fp64(request.name)) {
-            request.dtype = io::TensorDtype::F64;
-          } else {
-            read = at::empty(values.sizes(), at::kFloat);
-          }
+          source->read_fp64(name, range, {values.data_ptr<double>(), count});
+        } else {
+          source->read(name, range, {values.data_ptr<float>(), count});
         }
-        copy_range(range, files.bytes(request), read);
-        if (!read.is_same(values)) values.copy_(read);
-        names.insert(request.name);
       });
-  files.expect_no_other(names);
+  source->expect_all_read();
+}
+
+std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to) {
+  std::vector<std::string> copied;
+  std::error_code error;
+  for (const char* name : kTokenizerNames) {
+    const std::string path = from + "/" + name;
+    if (!fs::is_regular_file(path, error)) continue;
+    io::FileSystem& files = io::real_file_system();
+    io::make_folders(files, to);
+    io::write_synced(files, to + "/" + name,
+                     read_input({.where = "model", .required = "a readable file"}, path));
+    copied.emplace_back(name);
+  }
+  return copied;
 }
 
 }  // namespace armillary::train

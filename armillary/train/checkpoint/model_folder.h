@@ -15,6 +15,10 @@
 
 namespace armillary::train {
 
+// Names that transformers gives to these files.
+inline constexpr const char* kConfigName = "config.json";
+inline constexpr const char* kIndexName = "model.safetensors.index.json";
+
 /// Bytes of a file of a folder, above which another file is begun.
 inline constexpr std::int64_t kMostFileBytes = 5'000'000'000;
 
@@ -25,9 +29,14 @@ void write_model_folder(const std::string& folder, FolderFormat format,
                         const nlohmann::json& config, std::vector<io::TensorBytes> parameters,
                         std::int64_t most_file_bytes = kMostFileBytes);
 
-/// Fills a store with the parameters of a folder, which must be fp32, or fp64 for a store of fp64,
-/// which takes both. @throws InvalidArgument if config.json is not of this model; IoError that
-/// names file and tensor, if one is missing, has another shape or dtype, or is not of this model.
-void load_parameters(const std::string& folder, const model::ModelOptions& options, Store& store);
+/// Fills a store with the parameters of a folder or a GGUF file (model_source.h). Tensors of fp64
+/// are read into a store of fp64 alone. @throws InvalidArgument if its model is not that of the
+/// options; IoError that names file and tensor, if one is missing, has another shape or dtype, or
+/// is not of this model.
+void load_parameters(const std::string& path, const model::ModelOptions& options, Store& store);
+
+/// Copies the files of a tokenizer from folder to folder, those that are there, over those of the
+/// same names. Returns their names. @throws IoError.
+std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to);
 
 }  // namespace armillary::train

@@ -1,0 +1,327 @@
+// hf_config.cpp: the two directions. The reader marks each key that it looks at, so what is left at
+// the end was not obeyed.
+#include "armillary/train/checkpoint/hf_config.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
+#include "armillary/core/names.h"
+#include "armillary/core/section.h"
+#include "armillary/core/user_text.h"
+#include "armillary/model/registry.h"
+#include "armillary/model/rope_scaling.h"
+#include "armillary/train/checkpoint/hf_rope.h"
+#include "armillary/train/packed_text.h"
+
+namespace armillary::train {
+namespace {
+
+using Config = nlohmann::json;
+
+/// A model of transformers whose layers are those of a llama here.
+struct HfFamily {
+  std::string_view model_type;
+  std::string_view architecture;
+};
+constexpr std::array kHfFamilies{
+    HfFamily{"llama", "LlamaForCausalLM"}, HfFamily{"mistral", "MistralForCausalLM"},
+    HfFamily{"qwen2", "Qwen2ForCausalLM"}, HfFamily{"qwen3", "Qwen3ForCausalLM"}};
+
+/// Keys that change no logits of a whole sequence.
+constexpr auto kWithoutEffect = std::to_array<std::string_view>({"_attn_implementation",
+                                                                 "_attn_implementation_autoset",
+                                                                 "_name_or_path",
+                                                                 "attn_implementation",
+                                                                 "bos_token_id",
+                                                                 "cls_token_id",
+                                                                 "do_sample",
+                                                                 "dtype",
+                                                                 "eos_token_id",
+                                                                 "id2label",
+                                                                 "initializer_range",
+                                                                 "is_llama_config",
+                                                                 "label2id",
+                                                                 "max_length",
+                                                                 "max_sequence_length",
+                                                                 "min_length",
+                                                                 "output_attentions",
+                                                                 "output_hidden_states",
+                                                                 "pad_token_id",
+                                                                 "pretraining_tp",
+                                                                 "problem_type",
+                                                                 "repetition_penalty",
+                                                                 "return_dict",
+                                                                 "sep_token_id",
+                                                                 "task_specific_params",
+                                                                 "temperature",
+                                                                 "tokenizer_class",
+                                                                 "top_k",
+                                                                 "top_p",
+                                                                 "torch_dtype",
+                                                                 "transformers.js_config",
+                                                                 "transformers_version",
+                                                                 "unk_token_id",
+                                                                 "unsloth_fixed",
+                                                                 "unsloth_version",
+                                                                 "use_cache"});
+
+/// A config on its way to options.
+class HfConfigReader {
+ public:
+  HfConfigReader(const std::string& path, const Config& config) : path_(path), config_(config) {}
+
+  model::ModelOptions read() {
+    const std::string family = read_family();
+    model::ModelOptions model = model::default_options("llama");
+    model.vocab_size = size("vocab_size");
+    model.dim = size("hidden_size");
+    model.hidden_dim = size("intermediate_size");
+    model.n_layers = size("num_hidden_layers");
+    model.n_heads = size("num_attention_heads");
+    read_heads(family, model);
+    model.norm_eps = number("rms_norm_eps", 1e-6);
+    model.enable_weight_tying = flag("tie_word_embeddings");
+    model.qkv_bias = family == "qwen2";
+    model.qk_norm = family == "qwen3";
+    model.sliding_window = read_window(family, model.n_layers);
+    read_rope(model);
+    // What is not built, unless its value leaves it out.
+    require("hidden_act", "silu");
+    for (const char* key :
+         {"attention_bias", "mlp_bias", "rope_interleaved", "is_encoder_decoder"}) {
+      require(key, false);
+    }
+    require("attention_dropout", 0);
+    require("partial_rotary_factor", 1);
+    refuse_others();
+    return model;
+  }
+
+ private:
+  /// The value of a key; null if it is not there.
+  const Config& value(const std::string& key) {
+    static const Config kNull;
+    seen_.insert(key);
+    const auto entry = config_.find(key);
+    return entry == config_.end() ? kNull : *entry;
+  }
+
+  [[noreturn]] void refuse(const std::string& key, const std::string& required) {
+    const auto entry = config_.find(key);
+    if (entry == config_.end()) {
+      fail<InvalidArgument>("model: {} has no {}; {} is required", excerpt(path_), key, required);
+    }
+    fail<InvalidArgument>("model: {} has {} = {}; {} is required", excerpt(path_), key,
+                          excerpt(json_text(*entry)), required);
+  }
+
+  /// A whole number from 1 on; without `otherwise` it must be there.
+  std::int64_t size(const std::string& key, std::optional<std::int64_t> otherwise = {}) {
+    const Config& number = value(key);
+    if (number.is_null() && otherwise) return *otherwise;
+    if (!number.is_number_integer() || number < 1 || number > kMaxSize) {
+      refuse(key, fmt::format("a whole number from 1 to {}", kMaxSize));
+    }
+    return number.get<std::int64_t>();
+  }
+
+  double number(const std::string& key, double otherwise) {
+    const Config& number = value(key);
+    if (number.is_null()) return otherwise;
+    if (!number.is_number() || !(number.get<double>() > 0)) refuse(key, "a number above 0");
+    return number.get<double>();
+  }
+
+  bool flag(const std::string& key) {
+    const Config& flag = value(key);
+    if (flag.is_null()) return false;
+    if (!flag.is_boolean()) refuse(key, "true or false");
+    return flag.get<bool>();
+  }
+
+  /// The key has this value, or none.
+  void require(const std::string& key, const Config& required) {
+    const Config& given = value(key);
+    if (!given.is_null() && given != required) refuse(key, json_text(required));
+  }
+
+  std::string read_family() {
+    std::vector<std::string> names;
+    for (const HfFamily& family : kHfFamilies) names.emplace_back(family.model_type);
+    const Config& type = value("model_type");
+    const auto* const family =
+        type.is_string()
+            ? std::ranges::find(kHfFamilies, type.get<std::string>(), &HfFamily::model_type)
+            : kHfFamilies.end();
+    if (family == kHfFamilies.end()) refuse("model_type", list_names(names));
+    // A classifier of the family has other outputs.
+    const Config required = Config::array({std::string(family->architecture)});
+    require("architectures", required);
+    return std::string(family->model_type);
+  }
+
+  /// KV heads and the size of a head.
+  void read_heads(const std::string& family, model::ModelOptions& model) {
+    const bool has_default = family == "llama" || config_.contains("num_key_value_heads");
+    model.n_kv_heads =
+        has_default ? size("num_key_value_heads", model.n_heads) : size("num_key_value_heads");
+    const bool is_whole = model.dim % model.n_heads == 0;
+    // 128 in Qwen3 whatever the other sizes.
+    std::optional<std::int64_t> otherwise;
+    if (is_whole) otherwise = model.dim / model.n_heads;
+    if (family == "qwen3" && !config_.contains("head_dim")) otherwise = 128;
+    const std::int64_t head_dim = size("head_dim", otherwise);
+    if (!is_whole || head_dim != model.dim / model.n_heads) model.head_dim = head_dim;
+  }
+
+  /// Tokens of the window of every layer; 0: none.
+  std::int64_t read_window(const std::string& family, std::int64_t n_layers) {
+    constexpr std::int64_t kDefault = 4096;
+    if (family == "llama") return 0;
+    if (family == "mistral") {
+      const bool is_left_out = !config_.contains("sliding_window");
+      return is_left_out || !value("sliding_window").is_null() ? size("sliding_window", kDefault)
+                                                               : 0;
+    }
+    // Qwen: without the flag the other keys change nothing.
+    const bool uses = flag("use_sliding_window");
+    std::int64_t window = 0;
+    std::int64_t full_layers = n_layers;  // the first ones, which have no window
+    if (uses) {
+      window = size("sliding_window", kDefault);
+      const Config& full = value("max_window_layers");
+      if (!full.is_null() && (!full.is_number_integer() || full < 0)) {
+        refuse("max_window_layers", "a whole number from 0 on");
+      }
+      full_layers = full.is_null() ? 28 : full.get<std::int64_t>();
+    } else {
+      value("sliding_window");
+      value("max_window_layers");
+    }
+    if (!value("layer_types").is_null()) {
+      full_layers = count_of_full_layers(n_layers);
+      if (!uses && full_layers < n_layers)
+        refuse("use_sliding_window", "true, as layer_types say,");
+    }
+    if (full_layers >= n_layers) return 0;
+    if (full_layers == 0) return window;
+    refuse(config_.contains("layer_types") ? "layer_types" : "max_window_layers",
+           "one kind of attention in all layers");
+  }
+
+  std::int64_t count_of_full_layers(std::int64_t n_layers) {
+    const Config& types = value("layer_types");
+    const bool is_list = types.is_array() && static_cast<std::int64_t>(types.size()) == n_layers &&
+                         std::ranges::all_of(types, [](const Config& type) {
+                           return type == "full_attention" || type == "sliding_attention";
+                         });
+    if (!is_list) refuse("layer_types", "full_attention or sliding_attention for each layer");
+    return std::ranges::count(types, Config("full_attention"));
+  }
+
+  void read_rope(model::ModelOptions& model) {
+    const std::int64_t positions = size("max_position_embeddings", 2048);
+    const HfRope rope = read_hf_rope(path_, {.scaling = value("rope_scaling"),
+                                             .parameters = value("rope_parameters"),
+                                             .theta = value("rope_theta"),
+                                             .original = value("original_max_position_embeddings"),
+                                             .positions = positions});
+    model.rope_theta = rope.theta;
+    model.rope_scaling = model::to_string(rope.scaling);
+  }
+
+  void refuse_others() {
+    for (const auto& [key, given] : config_.items()) {
+      if (given.is_null() || seen_.contains(key)) continue;
+      if (std::ranges::find(kWithoutEffect, key) != kWithoutEffect.end()) continue;
+      fail<InvalidArgument>(
+          "model: {} has {} = {}, which is not obeyed here; a config without it is required",
+          excerpt(path_), excerpt(key), excerpt(json_text(given)));
+    }
+  }
+
+  const std::string& path_;
+  const Config& config_;
+  std::set<std::string> seen_;
+};
+
+/// The family that computes what the model does.
+const HfFamily& family_of(const model::ModelOptions& model) {
+  if (model.name != "llama") {
+    fail<InvalidArgument>(
+        "export: model.name {} in format hf; llama, which transformers has too, is required; "
+        "nearest: --format armillary",
+        model.name);
+  }
+  if (model.qkv_bias && model.qk_norm) {
+    fail<InvalidArgument>(
+        "export: model.qkv_bias and model.qk_norm in format hf; one of them, as in Qwen2 or Qwen3, "
+        "is required; nearest: --format armillary");
+  }
+  if (model.qkv_bias) return kHfFamilies[2];
+  if (model.qk_norm) return kHfFamilies[3];
+  // Mistral is Llama, but for a window, and it allows heads that do not divide hidden_size.
+  return kHfFamilies[model.sliding_window > 0 || model.dim % model.n_heads != 0 ? 1 : 0];
+}
+
+/// Adds the keys by which a family says its window.
+void add_window(Config& config, const model::ModelOptions& model) {
+  const bool has = model.sliding_window > 0;
+  const Config window = has ? Config(model.sliding_window) : Config();
+  if (config["model_type"] == "mistral") config["sliding_window"] = window;
+  if (!model.qkv_bias && !model.qk_norm) return;
+  config["use_sliding_window"] = has;
+  config["sliding_window"] = window;
+  config["max_window_layers"] = has ? 0 : model.n_layers;
+  config["layer_types"] = std::vector<std::string>(static_cast<std::size_t>(model.n_layers),
+                                                   has ? "sliding_attention" : "full_attention");
+}
+
+}  // namespace
+
+model::ModelOptions read_hf_config(const std::string& path, const Config& config) {
+  model::ModelOptions model = HfConfigReader(path, config).read();
+  try {
+    model::check_model(model);
+  } catch (const InvalidArgument& error) {
+    fail<InvalidArgument>("model: {}: {}", excerpt(path), error.what());
+  }
+  return model;
+}
+
+Config hf_config(const model::ModelOptions& model, std::int64_t seq_len, const std::string& dtype) {
+  const HfFamily& family = family_of(model);
+  const model::DecoderOptions options = model::decoder_options(model);
+  Config config{{"model_type", family.model_type},
+                {"architectures", Config::array({std::string(family.architecture)})},
+                {"vocab_size", options.vocab_size()},
+                {"hidden_size", options.dim()},
+                {"intermediate_size", options.hidden_dim()},
+                {"num_hidden_layers", options.n_layers()},
+                {"num_attention_heads", options.n_heads()},
+                {"num_key_value_heads", options.n_kv_heads()},
+                {"head_dim", model::head_dim_of(options)},
+                {"rms_norm_eps", options.norm_eps()},
+                {"tie_word_embeddings", options.tied()},
+                {"hidden_act", "silu"},
+                {"attention_bias", false},
+                {"mlp_bias", false},
+                {"bos_token_id", nullptr},
+                {"eos_token_id", kSeparator},
+                {"pad_token_id", nullptr},
+                {"dtype", dtype},
+                {"torch_dtype", dtype}};
+  add_window(config, model);
+  add_hf_rope(config, {.theta = options.rope_theta(), .scaling = options.rope_scaling()}, seq_len);
+  return config;
+}
+
+}  // namespace armillary::train

@@ -1,0 +1,40 @@
+// model_source.h: parameters to begin with, by the names that the model gives them: a model folder
+// (model_config.h), or a file whose name ends in `.gguf` (gguf_model.h).
+//
+//   --init-from PATH        --ModelSource--> Store                 (model_folder.h)
+//   --set model.from=PATH   --ModelSource--> the keys of [model]   (train/model_from.h)
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+
+#include "armillary/model/global_range.h"
+#include "armillary/model/model_options.h"
+
+namespace armillary::train {
+
+/// An open source. Tensors are mapped, and read when they are asked for.
+class ModelSource {
+ public:
+  virtual ~ModelSource() = default;
+
+  virtual const model::ModelOptions& model() const = 0;
+  /// The file that says what the model is, for errors.
+  virtual const std::string& path() const = 0;
+  /// Writes the values of a range of a parameter, row by row, as fp32: those of F16, BF16 and
+  /// quantised tensors exactly. @throws IoError that names file and tensor, if it is missing, or
+  /// has another shape or a dtype that is not read.
+  virtual void read(const std::string& parameter, const model::GlobalRange& range,
+                    std::span<float> values) = 0;
+  /// Likewise as fp64, exactly, also those of F64.
+  virtual void read_fp64(const std::string& parameter, const model::GlobalRange& range,
+                         std::span<double> values);
+  /// @throws IoError for a tensor that was not read and changes what the model computes.
+  virtual void expect_all_read() const = 0;
+};
+
+/// @throws InvalidArgument that names the key, if the model is none of this program; IoError.
+std::unique_ptr<ModelSource> open_model_source(const std::string& path);
+
+}  // namespace armillary::train
