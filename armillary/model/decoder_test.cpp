@@ -73,8 +73,8 @@ DecoderReplica make(const DecoderOptions& options, std::int64_t seed = 1) {
 }
 
 /// Makes the weights so large that attention is far from uniform and positions matter.
-DecoderReplica make_sharp() {
-  DecoderReplica model = make(small());
+DecoderReplica make_sharp(const DecoderOptions& options = small()) {
+  DecoderReplica model = make(options);
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : model.parameters()) {
     if (parameter.dim() == 2) parameter.mul_(8);
@@ -112,7 +112,8 @@ TEST(Decoder, SizeCountsTheParameters) {
   for (const FeedForwardKind kind : {FeedForwardKind::Gelu, FeedForwardKind::SwiGlu}) {
     for (const std::int64_t kv_heads : {1, 2, 4}) {
       for (const std::int64_t words : {1, 257, 300}) {
-        for (DecoderOptions options : {small(), small_gpt2()}) {
+        for (DecoderOptions options :
+             {small(), small_gpt2(), small().qkv_bias(true), small().qk_norm(true).head_dim(12)}) {
           const bool tied = kv_heads == 1;
           options.feed_forward(kind).tied(tied).n_kv_heads(kv_heads).vocab_size(words);
           expect_cost_of_the_shapes(options, fmt::format("swiglu {}, kv {}, words {}, bias {}",
@@ -197,6 +198,39 @@ TEST(Decoder, BiasesAreCutLikeTheOutputsOfTheirMatrices) {
     EXPECT_EQ(parameter(name).placement, TpSplit::Whole) << name;
   }
   check_parameters(all, Decoder(small_gpt2()).units(), 2);
+}
+
+TEST(Decoder, NormsOfHeadsAreWholeAndBiasesOfQkvAreCut) {
+  const DecoderOptions options = small().qkv_bias(true).qk_norm(true).head_dim(12);
+  const std::vector<Parameter> all = Decoder(options).parameters();
+  const auto parameter = [&](const std::string& name) {
+    return *std::ranges::find(all, "layers.0.attention." + name, &Parameter::name);
+  };
+  EXPECT_EQ(parameter("wq.weight").shape, (Shape{48, 32}));
+  EXPECT_EQ(parameter("wo.weight").shape, (Shape{32, 48}));
+  EXPECT_EQ(parameter("wk.bias").shape, Shape{24});
+  EXPECT_EQ(parameter("wk.bias").placement, TpSplit::Columns);
+  for (const char* norm : {"q_norm.weight", "k_norm.weight"}) {
+    EXPECT_EQ(parameter(norm).shape, Shape{12}) << norm;
+    EXPECT_EQ(parameter(norm).placement, TpSplit::Whole) << norm;
+  }
+  EXPECT_EQ(std::ranges::find(all, "layers.0.attention.wo.bias", &Parameter::name), all.end());
+  EXPECT_EQ(range_of(parameter("wq.bias"), 1, 2).begin, Shape{24});
+}
+
+/// Frequencies of linear scaling are those of positions so much nearer, and yarn scales scores.
+TEST(Decoder, RopeScalingMovesPositions) {
+  const auto [tokens_BL, positions_L] = inputs(33);
+  const auto logits = [&](const char* scaling, const at::Tensor& places_L) {
+    DecoderReplica model = make_sharp(small().rope_scaling(parse_rope_scaling(scaling)));
+    return model.logits(tokens_BL, places_L, causal(positions_L));
+  };
+  const at::Tensor plain = logits("none", positions_L);
+  const double largest = plain.abs().max().item<double>();
+  EXPECT_LT(max_difference(logits("linear:factor=4", positions_L * 4), plain), 1e-5 * largest);
+  EXPECT_GT(max_difference(logits("linear:factor=4", positions_L), plain), 0.01 * largest);
+  EXPECT_GT(max_difference(logits("yarn:factor=1,original=64,attention=2", positions_L), plain),
+            0.01 * largest);
 }
 
 TEST(Decoder, SeedAloneDecidesTheWeights) {
@@ -319,9 +353,9 @@ TEST(Decoder, Bf16IsTheSameWithAndWithoutInstructionsForIt) {
 }
 
 TEST(Decoder, FusedAndSeparateOpsAreTheSameMathematics) {
-  for (DecoderOptions options :
-       {small(), small().feed_forward(FeedForwardKind::SwiGlu), small_gpt2(),
-        small_gpt2().feed_forward(FeedForwardKind::SwiGlu)}) {
+  for (DecoderOptions options : {small(), small().feed_forward(FeedForwardKind::SwiGlu),
+                                 small_gpt2(), small_gpt2().feed_forward(FeedForwardKind::SwiGlu),
+                                 small().qkv_bias(true).qk_norm(true).head_dim(12)}) {
     options.loss_chunk_tokens(8);
     DecoderReplica fused = make(options);
     DecoderReplica separate = make(DecoderOptions(options).fused(false));
@@ -344,7 +378,8 @@ TEST(Decoder, FusedAndSeparateOpsAreTheSameMathematics) {
 TEST(Decoder, ARankWithoutTokensTakesPart) {
   for (const DecoderOptions& options :
        {small(), small().dtype(at::kBFloat16), small_gpt2(), small_gpt2().dtype(at::kBFloat16),
-        small_gpt2().fused(false)}) {
+        small_gpt2().fused(false), small().qk_norm(true),
+        small().qk_norm(true).dtype(at::kBFloat16)}) {
     DecoderReplica model = make(options);
     const auto none_L = at::empty({0}, at::kLong);
     bool attended = false;

@@ -20,8 +20,8 @@
 namespace armillary::model {
 namespace {
 
-constexpr const char* kWhere = "recipe: model.rope_scaling";
-constexpr double kMost = std::numeric_limits<float>::max();
+constexpr const char* kRopeKey = "recipe: model.rope_scaling";
+constexpr double kMostRopeNumber = std::numeric_limits<float>::max();
 
 /// A finite number of at least `least`.
 double rope_number(std::string_view key, std::string_view text, double least) {
@@ -29,8 +29,8 @@ double rope_number(std::string_view key, std::string_view text, double least) {
   const char* const end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   // Negated, so that NaN is refused too.
-  if (error != std::errc() || stop != end || !(number >= least && number <= kMost)) {
-    fail<InvalidArgument>("{} {}: {} given; a number from {} on is required", kWhere, key,
+  if (error != std::errc() || stop != end || !(number >= least && number <= kMostRopeNumber)) {
+    fail<InvalidArgument>("{} {}: {} given; a number from {} on is required", kRopeKey, key,
                           quote(text), least);
   }
   return number;
@@ -40,7 +40,7 @@ double rope_number(std::string_view key, std::string_view text, double least) {
 class RopeArguments {
  public:
   RopeArguments(const Spec& spec, std::initializer_list<std::string_view> keys)
-      : arguments_(fmt::format("{} {}", kWhere, spec.name), spec.arguments, keys) {
+      : arguments_(fmt::format("{} {}", kRopeKey, spec.name), spec.arguments, keys) {
     arguments_.refuse_values();
   }
 
@@ -147,7 +147,7 @@ RopeScaling parse_rope_scaling(std::string_view text) {
   const std::vector<std::string>& kinds = rope_kinds();
   const std::vector<std::string_view> names(kinds.begin(), kinds.end());
   RopeScaling scaling;
-  scaling.kind = static_cast<RopeKind>(parse_choice(kWhere, spec.name, names));
+  scaling.kind = static_cast<RopeKind>(parse_choice(kRopeKey, spec.name, names));
   switch (scaling.kind) {
     case RopeKind::None:
       RopeArguments(spec, {});
@@ -168,7 +168,7 @@ RopeScaling parse_rope_scaling(std::string_view text) {
       scaling.high = arguments.number("high", 0);
       scaling.original = arguments.original();
       if (scaling.high > scaling.low) break;
-      fail<InvalidArgument>("{} llama3: high {} with low {}; above low is required", kWhere,
+      fail<InvalidArgument>("{} llama3: high {} with low {}; above low is required", kRopeKey,
                             scaling.high, scaling.low);
     }
     case RopeKind::Yarn: {
@@ -183,7 +183,7 @@ RopeScaling parse_rope_scaling(std::string_view text) {
       scaling.truncate = arguments.truncate();
       if (scaling.beta_fast >= scaling.beta_slow) break;
       fail<InvalidArgument>("{} yarn: beta_fast {} with beta_slow {}; at least that is required",
-                            kWhere, scaling.beta_fast, scaling.beta_slow);
+                            kRopeKey, scaling.beta_fast, scaling.beta_slow);
     }
     case RopeKind::LongRope: {
       const RopeArguments arguments(spec, {"original", "short", "long", "factor", "attention"});
@@ -229,15 +229,15 @@ void check_rotary_shape(const RopeScaling& scaling, const RotaryShape& shape) {
     fail<InvalidArgument>(
         "{} longrope: {} divisors given; {}, half of a head of {}, are required in short and in "
         "long",
-        kWhere, divisors->size(), half, shape.head_dim);
+        kRopeKey, divisors->size(), half, shape.head_dim);
   }
   if (scaling.kind == RopeKind::Dynamic && shape.head_dim < 4) {
-    fail<InvalidArgument>("{} dynamic: heads of {} dims; at least 4 are required", kWhere,
+    fail<InvalidArgument>("{} dynamic: heads of {} dims; at least 4 are required", kRopeKey,
                           shape.head_dim);
   }
   if (scaling.kind == RopeKind::Yarn && shape.theta <= 1) {
     fail<InvalidArgument>("{} yarn: model.rope_theta {}; above 1 is required; nearest: 10000",
-                          kWhere, shape.theta);
+                          kRopeKey, shape.theta);
   }
 }
 

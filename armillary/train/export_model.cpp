@@ -1,5 +1,6 @@
 #include "armillary/train/export_model.h"
 
+#include <algorithm>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -9,6 +10,8 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/input_file.h"
+#include "armillary/core/json_text.h"
 #include "armillary/core/user_text.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/folder.h"
@@ -23,12 +26,43 @@ namespace fs = std::filesystem;
 /// Names of parameters in a checkpoint; optimizer state has other prefixes and is not exported.
 constexpr const char* kParameterPrefix = "parameters/";
 
-/// Puts the end token of prepared data, whose ids are not those of text, into config.json.
+/// The folder of the tokenizer of a run, or of the run of a checkpoint.
+std::string tokenizer_of(const std::string& run, const std::string& checkpoint) {
+  if (run != checkpoint) return tokenizer_folder(run);
+  std::error_code error;
+  const fs::path whole = fs::canonical(checkpoint, error);
+  return tokenizer_folder(whole.parent_path().parent_path().string());
+}
+
+/// Gives a config the ids that the tokenizer's generation_config.json has, or none: those of text
+/// are other words there.
+void take_special_tokens(nlohmann::json& config, const std::string& tokenizer) {
+  std::error_code error;
+  const std::string path = tokenizer + "/generation_config.json";
+  nlohmann::json ids = nlohmann::json::object();
+  if (fs::is_regular_file(path, error)) {
+    const JsonRead read =
+        read_json_text(read_input({.where = "export", .required = "a readable file"}, path));
+    if (read.fault || !read.value.is_object()) {
+      fail<IoError>("export: {} {}; a JSON object is required", excerpt(path),
+                    read.fault ? to_string(*read.fault) : "is no JSON object");
+    }
+    ids = read.value;
+  }
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    config[key] = ids.value(key, nlohmann::json());
+  }
+}
+
+/// Gives a config the end token of prepared data, whose ids are not those of text, if it has
+/// another.
 void set_end_token(nlohmann::json& config, const RunProgress& progress) {
   constexpr std::string_view kSeparatorLine = "separator = ";
   for (const std::string& line : progress.data) {
     if (!line.starts_with(kSeparatorLine)) continue;
-    config["eos_token_id"] = std::stoll(line.substr(kSeparatorLine.size()));
+    const nlohmann::json id = std::stoll(line.substr(kSeparatorLine.size()));
+    nlohmann::json& ends = config["eos_token_id"];  // One, several or null.
+    if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends = id;
   }
 }
 
@@ -67,8 +101,13 @@ std::string export_model(const std::string& run, const std::string& folder, Fold
   }
   nlohmann::json config =
       model_config(recipe.model, recipe.training.seq_len, format, recipe.training.dtype);
+  const std::string tokenizer = tokenizer_of(run, path);
+  std::error_code error;
+  const bool has_tokenizer = format == FolderFormat::Hf && fs::is_directory(tokenizer, error);
+  if (has_tokenizer) take_special_tokens(config, tokenizer);
   if (format == FolderFormat::Hf) set_end_token(config, checkpoint.manifest().progress);
   write_model_folder(folder, format, config, std::move(parameters));
+  if (has_tokenizer) copy_tokenizer(tokenizer, folder);
   return path;
 }
 

@@ -13,7 +13,8 @@ namespace armillary::train {
 std::string checkpoint_of(const std::string& run, std::string_view verb);
 
 /// Writes the parameters of a run: of its newest whole checkpoint, all of it verified, or of the
-/// checkpoint itself, if `run` is one. Returns the checkpoint.
+/// checkpoint itself, if `run` is one; and the tokenizer of the run, if it has one. Returns the
+/// checkpoint.
 /// @throws InvalidArgument if `run` is neither, or as write_model_folder; IoError.
 std::string export_model(const std::string& run, const std::string& folder, FolderFormat format);
 

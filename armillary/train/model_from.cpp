@@ -39,10 +39,10 @@ void check_window(const Recipe& recipe) {
   const std::string& mask = recipe.parallelism.mask;
   if (sequence_mask(mask, std::span(&recipe.training.seq_len, 1)) == required) return;
   fail<InvalidArgument>(
-      "recipe: parallelism.mask {} with model.sliding_window {}; a mask that shows each token {} "
-      "and no more is required; nearest: {}",
-      excerpt(mask), window, window == 1 ? "itself" : fmt::format("{} before it", window - 1),
-      mask_with_window(mask, window));
+      "recipe: parallelism.mask {} with model.sliding_window {}; a mask that shows each token "
+      "itself "
+      "and the {} before it is required; nearest: {}",
+      excerpt(mask), window, window - 1, mask_with_window(mask, window));
 }
 
 }  // namespace armillary::train

@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -202,6 +203,17 @@ TEST(TensorParallel, BiasesLayerNormAndLearnedPositionsAreThoseOfOneRank) {
                                    heads, kv_heads, fused, static_cast<int>(recompute)));
       }
     }
+  }
+}
+
+/// As in Qwen2 and Qwen3: the norms are whole, and each rank uses them for its heads.
+TEST(TensorParallel, BiasesOfQkvAndNormsOfHeadsAreThoseOfOneRank) {
+  for (const auto& [heads, kv_heads, ranks] :
+       {std::tuple{4, 2, 2}, std::tuple{4, 2, 4}, std::tuple{6, 3, 3}}) {
+    const DecoderOptions options =
+        tp_options(heads, kv_heads).qkv_bias(true).qk_norm(true).head_dim(10);
+    expect_results(results_on(ranks, options, 13), one_rank_results(options, 13), options, 1e-12,
+                   fmt::format("{} heads on {} ranks", heads, ranks));
   }
 }
 

@@ -113,7 +113,8 @@ void add_check(CLI::App& app, int& exit_code) {
       "--tokens", arguments->tokens,
       "Tokens of the sequence, at most; training.seq_len if that is less; default 512");
   verb->add_option("--init-from", arguments->init_from,
-                   "Check the parameters of a folder of `armillary export`, not random ones");
+                   "Check the parameters of a folder or a .gguf file, as `train --init-from`, not "
+                   "random ones");
   verb->add_option("--report", arguments->report,
                    "File for the report: JSON if its name ends so, text otherwise");
   verb->add_flag("--json", arguments->json, "Print the report as JSON");

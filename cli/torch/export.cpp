@@ -18,7 +18,8 @@ Examples:
   armillary export runs/default my_gpt --format armillary
   armillary train recipes/llama.toml --init-from my_llama
 
-hf: config.json and model.safetensors, as transformers loads a Llama. armillary: any model (docs/checkpoints.md).
+hf: config.json and model.safetensors, as transformers loads a Llama, Mistral, Qwen2 or Qwen3, with the tokenizer of
+the folder that the run began with. armillary: any model (docs/checkpoints.md).
 Exit code: 0 done, 2 bad input.)";
 
 struct ExportArguments {

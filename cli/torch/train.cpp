@@ -17,6 +17,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/process_stat.h"
 #include "armillary/host/launch/launch_folder.h"
+#include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/load_data.h"
 #include "armillary/train/metrics_writer.h"
@@ -137,6 +138,10 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
                                                 .log_freq = recipe.metrics.log_freq,
                                                 .json = arguments.json,
                                                 .steps_before = steps});
+    // `export` puts the tokenizer beside the parameters again.
+    if (!arguments.init_from.empty()) {
+      train::copy_tokenizer(arguments.init_from, train::tokenizer_folder(recipe.job.dump_folder));
+    }
     if (!arguments.json) print(summary);
   };
   const train::TrainResult result = train::train(
@@ -197,7 +202,8 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_option("recipe", arguments->recipe, "TOML file")->required();
   verb->add_option("--set", arguments->settings,
                    "section.key=value, over the recipe's; model.scale=tiny shrinks all sizes to "
-                   "what trains here in seconds")
+                   "what trains here in seconds, model.from=PATH takes [model] from what "
+                   "--init-from begins with")
       ->expected(1)
       ->take_all();
   verb->add_flag("--print-config", arguments->print_config, "Print the whole recipe and stop");
@@ -206,7 +212,8 @@ void add_train(CLI::App& app, int& exit_code) {
   verb->add_flag("--resume", arguments->resume,
                  "Go on from the newest checkpoint of the run folder");
   verb->add_option("--init-from", arguments->init_from,
-                   "Begin with the parameters of a folder of `armillary export`");
+                   "Begin with the parameters of a folder of `armillary export` or of Hugging "
+                   "Face, or of a .gguf file");
   verb->add_option("--mesh", arguments->mesh,
                    "auto:CLUSTER: the fastest mesh of `armillary advise` that trains, on all its "
                    "devices, with its training.local_batch_size");

@@ -16,16 +16,21 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/json_text.h"
 #include "armillary/core/user_text.h"
 #include "armillary/host/recorder/diagnosis.h"
 #include "armillary/host/recorder/reader.h"
 #include "armillary/host/recorder/recorder.h"
 #include "armillary/host/recorder/trace.h"
+#include "armillary/io/gguf.h"
 #include "armillary/io/safetensors.h"
+#include "armillary/io/testing/gguf_bytes.h"
 #include "armillary/lab/validate/row.h"
+#include "armillary/model/registry.h"
 #include "armillary/plan/json.h"
 #include "armillary/plan/strategies/strategy.h"
 #include "armillary/plan/verify/verify.h"
@@ -33,6 +38,9 @@
 #include "armillary/predict/tune/answer.h"
 #include "armillary/proof/proof_file.h"
 #include "armillary/train/checkpoint/checkpoint.h"
+#include "armillary/train/checkpoint/gguf_model.h"
+#include "armillary/train/checkpoint/hf_config.h"
+#include "armillary/train/checkpoint/model_config.h"
 #include "armillary/train/recipe_parts.h"
 #include "armillary/train/testing/small_checkpoint.h"
 
@@ -270,6 +278,53 @@ TEST_F(DamagedFiles, Safetensors) {
       EXPECT_EQ(static_cast<std::int64_t>(file.bytes(tensor.name).size()), tensor.bytes());
     }
   });
+}
+
+/// A file with metadata and blocks, as llama.cpp writes them.
+TEST_F(DamagedFiles, GgufFiles) {
+  io::GgufBytes file;
+  file.add_text("general.architecture", "llama");
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, std::uint32_t>>{{"block_count", 1},
+                                                          {"embedding_length", 32},
+                                                          {"feed_forward_length", 32},
+                                                          {"attention.head_count", 2}}) {
+    file.add_number("llama." + key, value);
+  }
+  file.add_float("llama.attention.layer_norm_rms_epsilon", 1e-5F);
+  file.add_tensor("token_embd.weight", {4, 32}, static_cast<std::uint32_t>(io::GgufType::Q8_0),
+                  std::string(std::size_t{4} * 34, '\1'));
+  const auto read = [&](const std::string& bytes) {
+    write(path("m.gguf"), bytes);
+    const io::GgufFile opened(path("m.gguf"));
+    for (const io::GgufTensor& tensor : opened.tensors()) {
+      const std::int64_t count = model::count_of_values(tensor.shape);
+      std::vector<float> values(static_cast<std::size_t>(count));
+      opened.read(tensor.name, 0, values);
+    }
+    train::read_gguf_model(opened);
+  };
+  EXPECT_GT(read_changed(file.bytes(), 2000, read), 1500);
+  EXPECT_GT(read_changed(file.bytes(), 2000, read, file.bytes().size() - file.data.size()), 1500);
+}
+
+TEST_F(DamagedFiles, ConfigsOfModels) {
+  model::ModelOptions model = model::default_options("llama");
+  model.rope_scaling = "yarn:factor=4,original=64,beta_fast=16";
+  for (const char* window : {"0", "9"}) {
+    model.sliding_window = window[0] - '0';
+    const std::string whole = train::hf_config(model, 64).dump();
+    EXPECT_GT(read_changed(whole, 2000,
+                           [](const std::string& text) {
+                             const JsonRead read = read_json_text(text);
+                             if (read.fault || !read.value.is_object()) {
+                               fail<IoError>("config: {}",
+                                             read.fault ? to_string(*read.fault) : "");
+                             }
+                             train::read_model_config("config.json", read.value);
+                           }),
+              1000);
+  }
 }
 
 TEST_F(DamagedFiles, Clusters) {

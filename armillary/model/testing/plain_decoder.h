@@ -79,7 +79,8 @@ class PlainDecoder {
 
   at::Tensor linear(const at::Tensor& x_LE, const std::string& name) const {
     const at::Tensor product = at::linear(x_LE, of(name));
-    return sizes_.bias() ? product + parameters_.at(name + ".bias") : product;
+    return parameters_.contains(name + ".bias") ? product + parameters_.at(name + ".bias")
+                                                : product;
   }
 
   at::Tensor feed_forward(const std::string& name, const at::Tensor& x_LE) const {
@@ -104,17 +105,23 @@ class PlainDecoder {
   at::Tensor attention(const std::string& layer, const at::Tensor& x_LE,
                        const at::Tensor& visible_LL) const {
     const auto heads = [&](const char* matrix) {
-      return linear(x_LE, layer + "attention." + matrix)
-          .unflatten(1, {-1, sizes_.dim() / sizes_.n_heads()});
+      return linear(x_LE, layer + "attention." + matrix).unflatten(1, {-1, head_dim_of(sizes_)});
+    };
+    // RMSNorm of each head, if there is one.
+    const auto normed_heads = [&](const char* matrix, const char* norm) {
+      const at::Tensor x_LHD = heads(matrix);
+      if (!sizes_.qk_norm()) return x_LHD;
+      return at::rms_norm(x_LHD, {x_LHD.size(2)}, of(layer + "attention." + norm),
+                          sizes_.norm_eps());
     };
     const auto by_head = [&](const at::Tensor& x_LHD) {
       return x_LHD.repeat_interleave(sizes_.n_heads() / x_LHD.size(1), 1)
           .transpose(0, 1)
           .unsqueeze(0);
     };
-    const at::Tensor out = at::scaled_dot_product_attention(by_head(rotated(heads("wq"))),
-                                                            by_head(rotated(heads("wk"))),
-                                                            by_head(heads("wv")), visible_LL);
+    const at::Tensor out = at::scaled_dot_product_attention(
+        by_head(rotated(normed_heads("wq", "q_norm"))),
+        by_head(rotated(normed_heads("wk", "k_norm"))), by_head(heads("wv")), visible_LL);
     return linear(out.squeeze(0).transpose(0, 1).flatten(1), layer + "attention.wo");
   }
 

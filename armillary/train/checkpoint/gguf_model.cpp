@@ -21,6 +21,7 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
 #include "armillary/model/rope_scaling.h"
+#include "armillary/train/checkpoint/model_config.h"
 
 namespace armillary::train {
 namespace {
@@ -237,13 +238,7 @@ std::int64_t interleaved(std::int64_t row, std::int64_t head_dim) {
 }  // namespace
 
 model::ModelOptions read_gguf_model(const io::GgufFile& file) {
-  model::ModelOptions model = GgufModelReader(file).read();
-  try {
-    model::check_model(model);
-  } catch (const InvalidArgument& error) {
-    fail<InvalidArgument>("model: {}: {}", excerpt(file.path()), error.what());
-  }
-  return model;
+  return checked_model(file.path(), GgufModelReader(file).read());
 }
 
 std::string gguf_name(const std::string& parameter) {

@@ -19,6 +19,7 @@
 #include "armillary/model/registry.h"
 #include "armillary/model/rope_scaling.h"
 #include "armillary/train/checkpoint/hf_rope.h"
+#include "armillary/train/checkpoint/model_config.h"
 #include "armillary/train/packed_text.h"
 
 namespace armillary::train {
@@ -288,13 +289,7 @@ void add_window(Config& config, const model::ModelOptions& model) {
 }  // namespace
 
 model::ModelOptions read_hf_config(const std::string& path, const Config& config) {
-  model::ModelOptions model = HfConfigReader(path, config).read();
-  try {
-    model::check_model(model);
-  } catch (const InvalidArgument& error) {
-    fail<InvalidArgument>("model: {}: {}", excerpt(path), error.what());
-  }
-  return model;
+  return checked_model(path, HfConfigReader(path, config).read());
 }
 
 Config hf_config(const model::ModelOptions& model, std::int64_t seq_len, const std::string& dtype) {

@@ -41,12 +41,17 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kHfNames
     {"ffn_norm", "post_attention_layernorm"},
 }};
 
+/// The value of a key as JSON.
+Config value_of(const Key& key) {
+  return std::visit([](const auto* value) { return Config(*value); }, key.value);
+}
+
 /// The keys of [model] with their values. The vocabulary stands beside them.
 Config own_computed(model::ModelOptions model) {
   Config keys = Config::object();
   for (const Key& key : section_of(model).keys) {
     if (key.name == "vocab_size") continue;
-    std::visit([&](const auto* value) { keys[key.name] = *value; }, key.value);
+    keys[key.name] = value_of(key);
   }
   return {{"model_type", "armillary"}, {"vocab_size", model.vocab_size}, {"model", keys}};
 }
@@ -83,11 +88,6 @@ void assign_config(const std::string& path, const Key& key, const Config& value)
     if (!value.is_string()) refuse("a text");
     **text = value.get<std::string>();
   }
-  // Ranges of single keys; check_model() has those of several.
-  const auto* const range = std::get_if<Range>(&key.legal);
-  if (range == nullptr) return;
-  const auto number = value.get<double>();
-  if (!(number >= range->min && number <= range->max)) refuse(range->text.c_str());
 }
 
 /// The model of a folder of the format armillary. Keys that an older version did not write have
@@ -154,7 +154,19 @@ FolderFormat format_of(const Config& config) {
 
 model::ModelOptions read_model_config(const std::string& path, const Config& config) {
   if (format_of(config) == FolderFormat::Hf) return read_hf_config(path, config);
-  model::ModelOptions model = read_own(path, config);
+  return checked_model(path, read_own(path, config));
+}
+
+model::ModelOptions checked_model(const std::string& path, model::ModelOptions model) {
+  // Single keys, as a recipe has them; then several together.
+  for (const Key& key : section_of(model).keys) {
+    const auto* const range = std::get_if<Range>(&key.legal);
+    if (range == nullptr) continue;
+    const auto number = value_of(key).get<double>();
+    if (number >= range->min && number <= range->max) continue;
+    fail<InvalidArgument>("model: {} has model.{} = {}; a value {} is required", excerpt(path),
+                          key.name, number, range->text);
+  }
   try {
     model::check_model(model);
   } catch (const InvalidArgument& error) {
@@ -169,17 +181,14 @@ void check_same_model(const std::string& path, const model::ModelOptions& there,
   model::ModelOptions ours = with_sizes(recipe);
   const Section their_section = section_of(theirs);
   const Section our_section = section_of(ours);
-  const auto shown = [](const Key& key) {
-    return std::visit([](const auto* value) { return json_text(Config(*value)); }, key.value);
-  };
   // model.name is the first key, so the sections have the same keys behind it.
   for (std::size_t i = 0; i < our_section.keys.size(); ++i) {
-    const std::string given = shown(their_section.keys[i]);
-    const std::string required = shown(our_section.keys[i]);
+    const std::string given = json_text(value_of(their_section.keys[i]));
+    const std::string required = json_text(value_of(our_section.keys[i]));
     if (given == required) continue;
     fail<InvalidArgument>(
-        "model: {} has model.{} = {}; {}, that of the recipe, is required; nearest: --set "
-        "model.from=",
+        "model: {} has model.{} = {}; {}, that of the recipe, is required; --set model.from takes "
+        "what is there",
         excerpt(path), our_section.keys[i].name, excerpt(given), excerpt(required));
   }
 }

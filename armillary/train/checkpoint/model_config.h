@@ -31,6 +31,9 @@ FolderFormat format_of(const nlohmann::json& config);
 /// of no model here.
 model::ModelOptions read_model_config(const std::string& path, const nlohmann::json& config);
 
+/// The model, if it is legal. @throws InvalidArgument that names `path`.
+model::ModelOptions checked_model(const std::string& path, model::ModelOptions model);
+
 /// Compares all that decides what a model computes. @throws InvalidArgument, naming `path` and the
 /// key, unless the model that is there is the one of the recipe.
 void check_same_model(const std::string& path, const model::ModelOptions& there,

@@ -120,6 +120,10 @@ void load_parameters(const std::string& path, const model::ModelOptions& options
   source->expect_all_read();
 }
 
+std::string tokenizer_folder(const std::string& run) {
+  return run + "/tokenizer";
+}
+
 std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to) {
   std::vector<std::string> copied;
   std::error_code error;

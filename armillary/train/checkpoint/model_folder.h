@@ -35,6 +35,9 @@ void write_model_folder(const std::string& folder, FolderFormat format,
 /// is not of this model.
 void load_parameters(const std::string& path, const model::ModelOptions& options, Store& store);
 
+/// The folder of a run with the tokenizer of the model that it began with.
+std::string tokenizer_folder(const std::string& run);
+
 /// Copies the files of a tokenizer from folder to folder, those that are there, over those of the
 /// same names. Returns their names. @throws IoError.
 std::vector<std::string> copy_tokenizer(const std::string& from, const std::string& to);

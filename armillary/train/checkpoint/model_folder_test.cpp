@@ -6,13 +6,16 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/half_floats.h"
 #include "armillary/train/checkpoint/restore.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/testing/scratch_folder.h"
@@ -111,7 +114,7 @@ TEST(ModelFolder, HasEveryParameterOfGpt2AndAnyVocabulary) {
                 ThrowsMessage<InvalidArgument>(HasSubstr(text)));
   };
   refused([](model::ModelOptions& model) { model.vocab_size = 257; },
-          "has vocab_size = 301; 257, that of the recipe, is required");
+          "has model.vocab_size = 301; 257, that of the recipe, is required");
   refused([](model::ModelOptions& model) { model.max_seq_len = 50; },
           "has model.max_seq_len = 60; 50, that of the recipe, is required");
 }
@@ -142,6 +145,8 @@ TEST(ModelFolder, NamesAreThoseOfTransformers) {
   EXPECT_EQ(name("layers.0.ffn_norm.weight"), "model.layers.0.post_attention_layernorm.weight");
   EXPECT_EQ(name("layers.0.attention.wq.weight"), "model.layers.0.self_attn.q_proj.weight");
   EXPECT_EQ(name("layers.0.attention.wo.weight"), "model.layers.0.self_attn.o_proj.weight");
+  EXPECT_EQ(name("layers.0.attention.wq.bias"), "model.layers.0.self_attn.q_proj.bias");
+  EXPECT_EQ(name("layers.0.attention.k_norm.weight"), "model.layers.0.self_attn.k_norm.weight");
   EXPECT_EQ(name("layers.0.feed_forward.w1.weight"), "model.layers.0.mlp.gate_proj.weight");
   EXPECT_EQ(name("layers.0.feed_forward.w2.weight"), "model.layers.0.mlp.down_proj.weight");
   EXPECT_EQ(name("layers.0.feed_forward.w3.weight"), "model.layers.0.mlp.up_proj.weight");
@@ -160,41 +165,103 @@ nlohmann::json changed_config(const Recipe& recipe, const std::string& key,
   return config;
 }
 
+/// Compares a config with the model of a recipe, as reading a folder does.
+void check_config(const nlohmann::json& config, const Recipe& recipe) {
+  check_same_model("c.json", read_model_config("c.json", config), recipe.model);
+}
+
 TEST(ModelConfig, WhatDecidesTheResultMustBeTheRecipes) {
   const Recipe recipe = small_llama();
   const auto refused = [&](const std::string& key, const nlohmann::json& value,
                            const std::string& text) {
     EXPECT_THAT(
-        [&] { check_config("c.json", changed_config(recipe, key, value), recipe.model); },
+        [&] { check_config(changed_config(recipe, key, value), recipe); },
         ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("model: c.json has "), HasSubstr(text))))
         << key;
   };
   const nlohmann::json none(nlohmann::json::value_t::discarded);
-  check_config("c.json", config_of(recipe), recipe.model);
-  refused("hidden_size", 64, "hidden_size = 64; 32, that of the recipe, is required");
-  refused("hidden_size", none, "hidden_size = null; 32");
-  refused("vocab_size", 32000, "vocab_size = 32000; 257");
+  check_config(config_of(recipe), recipe);
+  refused("intermediate_size", 64, "model.hidden_dim = 64; 88, that of the recipe, is required");
+  refused("hidden_size", none, "no hidden_size; a whole number from 1 to 2147483647 is required");
+  refused("vocab_size", 32000, "model.vocab_size = 32000; 257");
   Recipe wide = recipe;
   wide.model.vocab_size = 32000;
-  check_config("c.json", changed_config(recipe, "vocab_size", 32000), wide.model);
+  check_config(changed_config(recipe, "vocab_size", 32000), wide);
   refused("hidden_act", "gelu", "hidden_act = \"gelu\"; \"silu\"");
   refused("attention_bias", true, "attention_bias = true; false");
-  refused("tie_word_embeddings", true, "tie_word_embeddings = true; false");
-  refused("model_type", "mistral", "model_type = \"mistral\"; \"llama\"");
-  refused("rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7.0}}, "rope_theta = 7.0");
-  refused("rope_parameters", {{"rope_type", "llama3"}, {"rope_theta", 10000.0}}, "rope_scaling = ");
+  refused("tie_word_embeddings", true, "model.enable_weight_tying = true; false");
+  refused("model_type", "gemma", "model_type = \"gemma\"; llama, mistral, qwen2 or qwen3");
+  refused("rope_theta", 7.0, "rope_theta = 7.0; 10000, that of rope_parameters, is required");
   // Left out, these have the defaults of transformers.
-  for (const char* key :
-       {"mlp_bias", "hidden_act", "rope_scaling", "head_dim", "rope_parameters"}) {
-    EXPECT_NO_THROW(check_config("c.json", changed_config(recipe, key, none), recipe.model)) << key;
+  for (const char* key : {"mlp_bias", "hidden_act", "rope_scaling", "head_dim", "rope_theta",
+                          "attention_bias", "architectures"}) {
+    EXPECT_NO_THROW(check_config(changed_config(recipe, key, none), recipe)) << key;
   }
-  EXPECT_THAT([&] { check_config("c", config_of(recipe), small_recipe().model); },
-              ThrowsMessage<InvalidArgument>(HasSubstr("armillary, for model.name gpt")));
-  Recipe other = small_recipe();
+  EXPECT_THAT([&] { check_config(config_of(recipe), small_recipe()); },
+              ThrowsMessage<InvalidArgument>(
+                  HasSubstr("model.name = \"llama\"; \"gpt\", that of the recipe")));
+}
+
+TEST(ModelConfig, ArmillarysHasTheKeysOfTheModel) {
+  const Recipe recipe = small_recipe();
+  const nlohmann::json whole = config_of(recipe, FolderFormat::Armillary);
+  Recipe other = recipe;
   other.model.n_layers = 3;
-  EXPECT_THAT(
-      [&] { check_config("c", config_of(small_recipe(), FolderFormat::Armillary), other.model); },
-      ThrowsMessage<InvalidArgument>(HasSubstr("c has model.n_layers = 2; 3, that of")));
+  EXPECT_THAT([&] { check_config(whole, other); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("c.json has model.n_layers = 2; 3, that")));
+  const auto refused = [&](const auto& change, const std::string& text) {
+    nlohmann::json config = whole;
+    change(config);
+    EXPECT_THAT([&] { check_config(config, recipe); },
+                ThrowsMessage<InvalidArgument>(HasSubstr(text)));
+  };
+  refused([](auto& config) { config["model"]["name"] = "gtp"; },
+          "model.name = \"gtp\"; gpt, gpt2 or llama is required");
+  refused([](auto& config) { config["model"]["max_seq_len"] = 3; },
+          "model.max_seq_len, which gpt has not");
+  refused([](auto& config) { config["model"]["dim"] = "3"; }, "model.dim = \"3\"; a whole number");
+  refused([](auto& config) { config["model"]["n_layers"] = 5000; },
+          "model.n_layers = 5000; a value from 1 to 4096 is required");
+  refused([](auto& config) { config["scale"] = 3; }, "has scale, which is not obeyed here");
+  // Keys that an older version did not have.
+  nlohmann::json older = whole;
+  older["model"].erase("rope_theta");
+  EXPECT_NO_THROW(check_config(older, recipe));
+}
+
+/// Folders of other programs have floats of 16 bits.
+TEST(ModelFolder, FloatsOfSixteenBitsAreWidened) {
+  const Recipe recipe = small_llama();
+  const DrawnReplica drawn(recipe, 1);
+  const ScratchFolder folder;
+  for (const io::TensorDtype dtype : {io::TensorDtype::F16, io::TensorDtype::BF16}) {
+    const std::string name = folder.path(std::string(to_string(dtype)));
+    std::vector<io::TensorBytes> narrow = drawn.parameters();
+    std::vector<std::vector<std::uint16_t>> values(narrow.size());
+    for (std::size_t i = 0; i < narrow.size(); ++i) {
+      const std::size_t count = narrow[i].bytes.size() / sizeof(float);
+      const auto* const wide = reinterpret_cast<const float*>(narrow[i].bytes.data());
+      for (std::size_t k = 0; k < count; ++k) {
+        values[i].push_back(dtype == io::TensorDtype::F16 ? Fp16(wide[k]).bits
+                                                          : Bf16(wide[k]).bits);
+      }
+      narrow[i].info.dtype = dtype;
+      narrow[i].bytes = std::as_bytes(std::span(values[i]));
+    }
+    write_model_folder(name, FolderFormat::Hf, config_of(recipe), narrow);
+    DrawnReplica read(recipe, 2);
+    load_parameters(name, recipe.model, read.store);
+    const std::vector<io::TensorBytes> got = read.parameters();
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const auto* const wide = reinterpret_cast<const float*>(got[i].bytes.data());
+      for (std::size_t k = 0; k < values[i].size(); k += 97) {
+        const std::uint16_t bits =
+            dtype == io::TensorDtype::F16 ? Fp16(wide[k]).bits : Bf16(wide[k]).bits;
+        ASSERT_EQ(bits, values[i][k]) << got[i].info.name << ' ' << k;
+      }
+    }
+    EXPECT_FALSE(equal_parameters(read, drawn));
+  }
 }
 
 TEST(ModelFolder, TensorsThatDoNotFitAreRefusedByName) {
