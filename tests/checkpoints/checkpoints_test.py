@@ -195,8 +195,11 @@ def test_bad_folders_are_refused_with_the_tensor(trained, tmp_path):
         assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
     refused([*start, "--resume"], "--resume and --init-from")
-    refused([*start, "--set", "model.n_kv_heads=4"], "num_key_value_heads = 2; 4, that of the recipe")
-    refused(command(tmp_path / "run", "--init-from", folder, recipe="default"), "model_type")
+    refused([*start, "--set", "model.n_kv_heads=4"], "model.n_kv_heads = 2; 4, that of the recipe")
+    refused(
+        command(tmp_path / "run", "--init-from", folder, recipe="default"),
+        'model.name = "llama"; "gpt", that of the recipe',
+    )
     refused([PROGRAM, "export", trained, folder], "not empty")
     refused([PROGRAM, "export", tmp_path, tmp_path / "x"], "neither recipe.toml nor manifest.json")
     refused([PROGRAM, "export", trained, tmp_path / "x", "--format", "hff"], "nearest: hf")
