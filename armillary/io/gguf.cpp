@@ -332,7 +332,7 @@ void GgufFile::read_front() {
           "that is not cut off is required",
           excerpt(path_), quote(tensor.name), end, all.size());
     }
-    const TensorPlace place{tensors_.size(), static_cast<std::size_t>(offset)};
+    const GgufPlace place{tensors_.size(), static_cast<std::size_t>(offset)};
     if (!places_.emplace(tensor.name, place).second) {
       fail<IoError>("gguf: {} has tensor {} twice; once is required", excerpt(path_),
                     quote(tensor.name));
@@ -369,17 +369,18 @@ void GgufFile::read(const std::string& name, std::int64_t begin, std::span<float
   const GgufBlock block = block_of(tensor.type);
   const std::byte* const first = file_.bytes().data() + entry->second.begin;
   std::array<float, kMostBlockValues> whole{};
-  for (std::int64_t done = 0; done < count;) {
-    const std::int64_t inside = (begin + done) % block.values;  // where the range enters the block
-    const std::byte* const bytes = first + (begin + done) / block.values * block.bytes;
-    const std::int64_t taken = std::min(block.values - inside, count - done);
+  for (std::int64_t written = 0; written < count;) {
+    const std::int64_t inside =
+        (begin + written) % block.values;  // where the range enters the block
+    const std::byte* const bytes = first + (begin + written) / block.values * block.bytes;
+    const std::int64_t taken = std::min(block.values - inside, count - written);
     if (taken == block.values) {
-      dequantize_block(tensor.type, bytes, values.data() + done);
+      dequantize_block(tensor.type, bytes, values.data() + written);
     } else {
       dequantize_block(tensor.type, bytes, whole.data());
-      std::copy_n(whole.data() + inside, taken, values.data() + done);
+      std::copy_n(whole.data() + inside, taken, values.data() + written);
     }
-    done += taken;
+    written += taken;
   }
 }
 

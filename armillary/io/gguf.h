@@ -94,7 +94,7 @@ class GgufFile {
   void read(const std::string& name, std::int64_t begin, std::span<float> values) const;
 
  private:
-  struct TensorPlace {
+  struct GgufPlace {
     std::size_t index = 0;
     std::size_t begin = 0;  ///< First byte in the file.
   };
@@ -105,7 +105,7 @@ class GgufFile {
   MappedFile file_;
   std::map<std::string, GgufValue> metadata_;
   std::vector<GgufTensor> tensors_;
-  std::map<std::string, TensorPlace> places_;
+  std::map<std::string, GgufPlace> places_;
 };
 
 }  // namespace armillary::io

@@ -20,7 +20,7 @@ namespace {
 struct TypeRow {
   std::uint32_t number;
   std::string_view name;
-  GgufBlock block;  ///< Of 0 values: not read here.
+  GgufBlock block;  ///< Zeros: not read here.
 };
 
 constexpr std::array kTypes{TypeRow{0, "F32", {1, 4}},       TypeRow{1, "F16", {1, 2}},

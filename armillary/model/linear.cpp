@@ -194,17 +194,18 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const at::Tensor a = linear.factor(tokens);
     tokens.reset();
     variable_list results(tensors.weights.size());
-    variable_list kept(linear.head_norms.size());  // products before the norms of their heads
+    variable_list raw_products(
+        linear.head_norms.size());  // products before the norms of their heads
     for (const std::size_t i : call.each.order) {
       shape.back() = tensors.weights[i].size(0);
       at::Tensor y = linear.product(a, tensors, i).to(x.scalar_type()).view(shape);
       if (const auto n = linear.head_norm_of(i)) {
-        kept[*n] = y;
+        raw_products[*n] = y;
         y = linear.with_normed_heads(y, tensors, *n);
       }
       results[i] = call.each.transform ? call.each.transform(i, y) : y;
     }
-    saved.insert(saved.end(), kept.begin(), kept.end());
+    saved.insert(saved.end(), raw_products.begin(), raw_products.end());
     ctx->save_for_backward(saved);
     ctx->saved_data["linear"] = c10::IValue::make_capsule(call.saved);
     return results;
@@ -215,8 +216,9 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const auto linear =
         c10::static_intrusive_pointer_cast<SavedLinear>(ctx->saved_data["linear"].toCapsule());
     const at::Tensor& x = saved[0];
-    const std::size_t kept = saved.size() - linear->head_norms.size();  // where those begin
-    const LinearTensors tensors = linear->tensors(x, at::TensorList(saved).slice(2, kept - 2));
+    const std::size_t raw_products = saved.size() - linear->head_norms.size();  // where those begin
+    const LinearTensors tensors =
+        linear->tensors(x, at::TensorList(saved).slice(2, raw_products - 2));
 
     // Gradients of the matrices, dy^T a, and of their biases. The factor `a` is freed before dx is
     // allocated.
@@ -229,7 +231,8 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
       for (std::size_t i = 0; i < grads.size(); ++i) {
         at::Tensor dy = linear->transform_grad ? linear->transform_grad(i, grads[i]) : grads[i];
         if (const auto n = linear->head_norm_of(i)) {
-          const NormGrads norm = linear->head_norm_backward(dy, saved[kept + *n], tensors, *n);
+          const NormGrads norm =
+              linear->head_norm_backward(dy, saved[raw_products + *n], tensors, *n);
           dy = norm.dx_BLE;
           dhead_norms[*n] = norm.dweight_E;
         }

@@ -1,4 +1,5 @@
 // rope_scaling.cpp: the text of a scaling by core/spec.h, and one function for each kind, in fp64.
+// transformers computes frequencies in fp32, so the two differ by its rounding.
 #include "armillary/model/rope_scaling.h"
 
 #include <fmt/format.h>

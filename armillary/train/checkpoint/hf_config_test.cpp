@@ -1,4 +1,5 @@
-// hf_config_test.cpp: configs as they are published, there and back, and what is refused by name.
+// hf_config_test.cpp: configs as they are published, there and back, every scaling and window, and
+// what is refused by name.
 #include "armillary/train/checkpoint/hf_config.h"
 
 #include <gmock/gmock.h>
@@ -104,7 +105,7 @@ TEST(HfConfig, PublishedConfigsAreModelsOfTheirSizes) {
   EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_EQ(qwen3.head_dim, 128);
   EXPECT_EQ(model::model_cost(qwen3, {}).parameters, 596049920);
-  // What is written is what was read.
+  // The config that is written is read as the same model.
   for (const char* text : {kSmolLm2, kLlama31, kMistral, kQwen2, kQwen3}) {
     const model::ModelOptions model = read(text);
     const nlohmann::json config = hf_config(model, 64);

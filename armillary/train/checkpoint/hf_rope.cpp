@@ -40,11 +40,11 @@ class HfRopeReader {
     seen_.insert("finetuned");  // says how a model was made
     rope.scaling.kind = read_kind();
     read_scaling(rope.scaling);
-    for (const auto& [key, given] : object_.items()) {
-      if (given.is_null() || seen_.contains(key)) continue;
+    for (const auto& [key, entry] : object_.items()) {
+      if (entry.is_null() || seen_.contains(key)) continue;
       fail<InvalidArgument>(
           "model: {} has {}.{} = {}, which {} does not obey; a config without it is required",
-          excerpt(path_), name_, excerpt(key), excerpt(json_text(given)),
+          excerpt(path_), name_, excerpt(key), excerpt(json_text(entry)),
           model::rope_kinds()[static_cast<std::size_t>(rope.scaling.kind)]);
     }
     return rope;
@@ -72,9 +72,9 @@ class HfRopeReader {
     return number.get<double>();
   }
   double required_number(const std::string& key) {
-    const auto given = number(key);
-    if (!given) refuse(key, "a number");
-    return *given;
+    const auto entry = number(key);
+    if (!entry) refuse(key, "a number");
+    return *entry;
   }
 
   std::vector<double> numbers(const std::string& key) {
@@ -88,12 +88,12 @@ class HfRopeReader {
 
   RopeKind read_kind() {
     const Config& old = value("type");
-    const Config& given = value("rope_type").is_null() ? old : value("rope_type");
-    if (given.is_null() || given == "default") return RopeKind::None;
-    if (given == "su") return RopeKind::LongRope;  // its first name
+    const Config& entry = value("rope_type").is_null() ? old : value("rope_type");
+    if (entry.is_null() || entry == "default") return RopeKind::None;
+    if (entry == "su") return RopeKind::LongRope;  // its first name
     const std::vector<std::string>& kinds = model::rope_kinds();
     const auto kind =
-        given.is_string() ? std::ranges::find(kinds, given.get<std::string>()) : kinds.end();
+        entry.is_string() ? std::ranges::find(kinds, entry.get<std::string>()) : kinds.end();
     if (kind == kinds.end() || kind == kinds.begin()) {
       refuse(value("rope_type").is_null() ? "type" : "rope_type",
              "default, " + list_names(std::span(kinds).subspan(1)));
@@ -105,10 +105,10 @@ class HfRopeReader {
   std::int64_t original() {
     const char* const key = "original_max_position_embeddings";
     const Config& inner = value(key);
-    const Config& given = keys_.original.is_null() ? inner : keys_.original;
-    if (given.is_null()) return keys_.positions;
-    if (!given.is_number_integer() || given < 2) refuse(key, "a whole number from 2 on");
-    return given.get<std::int64_t>();
+    const Config& entry = keys_.original.is_null() ? inner : keys_.original;
+    if (entry.is_null()) return keys_.positions;
+    if (!entry.is_number_integer() || entry < 2) refuse(key, "a whole number from 2 on");
+    return entry.get<std::int64_t>();
   }
 
   double ratio(std::int64_t original) const {
@@ -149,8 +149,8 @@ class HfRopeReader {
     scaling.factor = number("factor").value_or(ratio(scaling.original));
     // 0 stands for the default.
     const auto beta = [&](const char* key, double otherwise) {
-      const double given = number(key).value_or(0);
-      return given == 0 ? otherwise : given;
+      const double entry = number(key).value_or(0);
+      return entry == 0 ? otherwise : entry;
     };
     scaling.beta_fast = beta("beta_fast", scaling.beta_fast);
     scaling.beta_slow = beta("beta_slow", scaling.beta_slow);

@@ -183,13 +183,13 @@ void check_same_model(const std::string& path, const model::ModelOptions& there,
   const Section our_section = section_of(ours);
   // model.name is the first key, so the sections have the same keys behind it.
   for (std::size_t i = 0; i < our_section.keys.size(); ++i) {
-    const std::string given = json_text(value_of(their_section.keys[i]));
-    const std::string required = json_text(value_of(our_section.keys[i]));
-    if (given == required) continue;
+    const std::string their_text = json_text(value_of(their_section.keys[i]));
+    const std::string our_text = json_text(value_of(our_section.keys[i]));
+    if (their_text == our_text) continue;
     fail<InvalidArgument>(
         "model: {} has model.{} = {}; {}, that of the recipe, is required; --set model.from takes "
         "what is there",
-        excerpt(path), our_section.keys[i].name, excerpt(given), excerpt(required));
+        excerpt(path), our_section.keys[i].name, excerpt(their_text), excerpt(our_text));
   }
 }
 
