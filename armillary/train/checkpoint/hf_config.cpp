@@ -93,7 +93,7 @@ class HfConfigReader {
     model.qkv_bias = family == "qwen2";
     model.qk_norm = family == "qwen3";
     model.sliding_window = read_window(family, model.n_layers);
-    read_rope(model);
+    read_rope(family, model);
     // Features that are not built, unless their values leave them out.
     require("hidden_act", "silu");
     for (const char* key :
@@ -228,8 +228,10 @@ class HfConfigReader {
     return std::ranges::count(types, Config("full_attention"));
   }
 
-  void read_rope(model::ModelOptions& model) {
-    const std::int64_t positions = size("max_position_embeddings", 2048);
+  void read_rope(const std::string& family, model::ModelOptions& model) {
+    // The defaults of transformers.
+    const std::int64_t otherwise = family == "llama" ? 2048 : family == "mistral" ? 131072 : 32768;
+    const std::int64_t positions = size("max_position_embeddings", otherwise);
     const HfRope rope = read_hf_rope(path_, {.scaling = value("rope_scaling"),
                                              .parameters = value("rope_parameters"),
                                              .theta = value("rope_theta"),
