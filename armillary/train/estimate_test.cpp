@@ -292,6 +292,18 @@ TEST(Estimate, MemoryIsThatOfARun) {
   }
 }
 
+/// Heads of another size than dim / heads, with norms whose inputs are kept too.
+TEST(Estimate, MemoryOfWideHeadsAndTheirNormsIsThatOfARun) {
+  for (const auto& [dtype, mode] : {std::pair("float32", "none"), std::pair("float32", "full"),
+                                    std::pair("bfloat16", "none")}) {
+    Recipe recipe = long_recipe("llama", dtype);
+    recipe.model.head_dim = 40;
+    recipe.model.qkv_bias = recipe.model.qk_norm = true;
+    recipe.activation_checkpoint.mode = mode;
+    expect_peak_of_a_run(recipe, fmt::format("heads of 40, {} {}", dtype, mode));
+  }
+}
+
 /// The loss of many words and whole units need most in one or the other of these.
 TEST(Estimate, MemoryIsThatOfARunOnEveryMesh) {
   struct RunMesh {
@@ -436,22 +448,27 @@ TEST(Estimate, FlopsAreSixPerParameterAndTwelvePerPair) {
 TEST(Estimate, AModelHasTheMatricesOfItsShape) {
   Recipe recipe = recipe_of(1, "ring", "full");
   recipe.model.name = "llama";
-  const cost::ModelCost cost = model_cost(recipe);
-  const model::DecoderOptions decoder = model::decoder_options(recipe.model).vocab_size(kVocabSize);
-  const auto number = [](std::int64_t value) { return static_cast<int>(value); };
-  const cost::ModelCost shape =
-      cost_of(cost::ModelShape{.layers = number(decoder.n_layers()),
-                               .hidden = number(decoder.dim()),
-                               .heads = number(decoder.n_heads()),
-                               .kv_heads = number(decoder.n_kv_heads()),
-                               .head_dim = number(decoder.dim() / decoder.n_heads()),
-                               .ffn = number(decoder.hidden_dim()),
-                               .vocab = number(decoder.vocab_size())});
-  EXPECT_EQ(cost.matmul_parameters, shape.matmul_parameters);
-  EXPECT_EQ(cost.layer_matmul_parameters, shape.layer_matmul_parameters);
-  EXPECT_EQ(cost.layer_parameters - shape.layer_parameters, 2 * decoder.n_layers() * decoder.dim());
-  EXPECT_DOUBLE_EQ(cost.flops(100, 5050), shape.flops(100, 5050));
-  EXPECT_EQ(cost.logits, shape.logits);
+  for (const std::int64_t head_dim : {0, 10, 40}) {
+    recipe.model.head_dim = head_dim;
+    const cost::ModelCost cost = model_cost(recipe);
+    const model::DecoderOptions decoder =
+        model::decoder_options(recipe.model).vocab_size(kVocabSize);
+    const auto number = [](std::int64_t value) { return static_cast<int>(value); };
+    const cost::ModelCost shape =
+        cost_of(cost::ModelShape{.layers = number(decoder.n_layers()),
+                                 .hidden = number(decoder.dim()),
+                                 .heads = number(decoder.n_heads()),
+                                 .kv_heads = number(decoder.n_kv_heads()),
+                                 .head_dim = number(model::head_dim_of(decoder)),
+                                 .ffn = number(decoder.hidden_dim()),
+                                 .vocab = number(decoder.vocab_size())});
+    EXPECT_EQ(cost.matmul_parameters, shape.matmul_parameters);
+    EXPECT_EQ(cost.layer_matmul_parameters, shape.layer_matmul_parameters);
+    EXPECT_EQ(cost.layer_parameters - shape.layer_parameters,
+              2 * decoder.n_layers() * decoder.dim());
+    EXPECT_DOUBLE_EQ(cost.flops(100, 5050), shape.flops(100, 5050));
+    EXPECT_EQ(cost.logits, shape.logits);
+  }
 }
 
 /// A larger vocabulary is a longer embedding and output matrix, and more logits.

@@ -85,6 +85,31 @@ TEST(StepShape, HasCopiesAndSharers) {
   }
 }
 
+/// Biases of Q, K and V are cut with their matrices, and shared with their KV heads; norms of heads
+/// are whole on each rank, which uses them for its own heads.
+TEST(StepShape, HasBiasesOfQkvAndNormsOfHeads) {
+  Recipe recipe = small_recipe();
+  recipe.model.name = "llama";
+  recipe.training.global_batch_size = 2;
+  recipe.parallelism.data_parallel_shard_degree = 2;
+  for (const int tp : {2, 4}) {
+    recipe.parallelism.tensor_parallel_degree = tp;
+    recipe.model.head_dim = 10;
+    recipe.model.qkv_bias = recipe.model.qk_norm = false;
+    const plan::step::UnitShape plain = shape_of(recipe).units[1];
+    recipe.model.qkv_bias = recipe.model.qk_norm = true;
+    const plan::step::StepShape shape = shape_of(recipe);
+    const plan::step::UnitShape& layer = shape.units[1];
+    EXPECT_EQ(layer.summed - plain.summed, 2 * 10) << tp;
+    const std::int64_t q = 10 * recipe.model.n_heads;
+    const std::int64_t kv = 2 * 10 * recipe.model.kv_heads();
+    EXPECT_EQ(layer.split - plain.split, tp == 2 ? q + kv : q) << tp;
+    EXPECT_EQ(layer.shared - plain.shared, tp == 2 ? 0 : kv) << tp;
+    const plan::step::StepProgram step = plan::step::build_step(shape);
+    EXPECT_TRUE(plan::step::check_step(step.world(), shape).empty()) << tp;
+  }
+}
+
 /// Shards are those of stores, whole rows of all uses together.
 TEST(StepShape, HasTheShardsOfStores) {
   for (const int tp : {1, 2, 4}) {

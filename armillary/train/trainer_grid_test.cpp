@@ -50,8 +50,9 @@ struct GridReference {
 
 const std::vector<GridModel>& grid_models() {
   static const std::vector<GridModel> models{
-      {"gpt", 0, false},   {"gpt", 0, true},   {"gpt2", 0, false},  {"gpt2", 0, true},
-      {"llama", 1, false}, {"llama", 1, true}, {"llama", 2, false}, {"llama", 2, true}};
+      {"gpt", 0, false},   {"gpt", 0, true},    {"gpt2", 0, false},
+      {"gpt2", 0, true},   {"llama", 1, false}, {"llama", 1, true},
+      {"llama", 2, false}, {"llama", 2, true},  {"llama", 2, false, true}};
   return models;
 }
 
@@ -91,8 +92,11 @@ void run_grid(const std::vector<MeshShape>& meshes, const std::vector<GridModel>
 
 // Each mesh of 8 ranks once, with models, stages and policies in turn.
 TEST(TrainGrid, ASampleOfMeshesEqualsOneRank) {
-  const std::vector<GridModel> models{
-      {"gpt", 0, true}, {"gpt2", 0, false}, {"llama", 1, true}, {"llama", 2, false}};
+  const std::vector<GridModel> models{{"gpt", 0, true},
+                                      {"gpt2", 0, false},
+                                      {"llama", 1, true},
+                                      {"llama", 2, false},
+                                      {"llama", 2, false, true}};
   const std::vector<MeshShape> meshes = meshes_of(8);
   ASSERT_EQ(meshes.size(), 10U);
   const std::vector<std::string>& policies = cost::recompute_names();

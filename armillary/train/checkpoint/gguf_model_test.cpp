@@ -4,6 +4,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -141,6 +142,12 @@ TEST(GgufModel, FillsAStore) {
   load_parameters(saved.path(), recipe.model, store);
   for (const Piece& piece : store.pieces()) {
     EXPECT_EQ(piece.value.flatten()[1].item<float>(), 1) << piece.name;
+  }
+  Store wide(*make_model(recipe), 1, {},
+             {.master = at::kDouble, .param = at::kDouble, .reduce = at::kDouble});
+  load_parameters(saved.path(), recipe.model, wide);
+  for (std::size_t i = 0; i < store.pieces().size(); ++i) {
+    EXPECT_TRUE(at::equal(wide.pieces()[i].value, store.pieces()[i].value.to(at::kDouble)));
   }
   recipe.model.n_layers = 2;
   EXPECT_THAT([&] { load_parameters(saved.path(), recipe.model, store); },

@@ -67,6 +67,8 @@ struct GridModel {
   std::string name = "gpt";
   std::int64_t kv_heads = 0;  ///< 0: as many as query heads.
   bool tied = false;
+  /// Of a llama: heads of another size than dim / heads, with biases of Q, K and V and norms.
+  bool is_relative = false;
 };
 
 struct GridCell {
@@ -79,7 +81,8 @@ inline std::string mesh_text(const MeshShape& mesh) {
   return fmt::format("dp {:>2} cp {:>2} tp {:>2}", mesh.dp, mesh.cp, mesh.tp);
 }
 inline std::string to_string(const GridModel& model) {
-  return fmt::format("{} kv {} {}", model.name, model.kv_heads, model.tied ? "tied" : "untied");
+  return fmt::format("{} kv {} {}", model.is_relative ? "qwen" : model.name, model.kv_heads,
+                     model.tied ? "tied" : "untied");
 }
 
 /// All meshes of dp x cp x tp with so many ranks.
@@ -110,6 +113,10 @@ inline Recipe grid_recipe(const GridModel& model, std::int64_t heads, std::int64
   recipe.model.hidden_dim = heads * head_dim + heads + 1;
   recipe.model.max_seq_len = GridSequences::kLength;
   recipe.model.enable_weight_tying = model.tied;
+  if (model.is_relative) {
+    recipe.model.head_dim = head_dim + 2;
+    recipe.model.qkv_bias = recipe.model.qk_norm = true;
+  }
   recipe.training.seq_len = GridSequences::kLength;
   recipe.training.global_batch_size = batch;
   recipe.training.steps = 5;
