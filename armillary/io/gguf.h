@@ -1,6 +1,6 @@
 // gguf.h: files of weights as llama.cpp has them: metadata, and named tensors that may be quantised
-// (https://github.com/ggml-org/ggml/blob/master/docs/gguf.md). Tensors are read as fp32. Without
-// libtorch, like safetensors.h.
+// (gguf.md of github.com/ggml-org/ggml). Tensors are read as fp32. Without libtorch, like
+// safetensors.h.
 //
 //   "GGUF", uint32 version 2 or 3, uint64 tensors, uint64 keys; little-endian throughout
 //   keys      text, uint32 kind, value                 a text is uint64 bytes, then these
