@@ -89,9 +89,11 @@ double loss_on_one_device(const Recipe& recipe, const Sequence& sequence, Store&
 
 // Masters that bf16 holds: rounding them once or at each use is the same, bit for bit.
 TEST(Dtypes, Bf16ParametersComputeWhatRoundedOnesDo) {
-  for (const auto& [name, recompute] : {std::pair("gpt2", "none"), std::pair("llama", "full")}) {
+  for (const auto& [name, recompute] :
+       {std::pair("gpt2", "none"), std::pair("llama", "full"), std::pair("llama", "none")}) {
     Recipe recipe = with_dtypes({"float32", "bfloat16"});
     recipe.model.name = name;
+    recipe.model.qkv_bias = recipe.model.qk_norm = std::string_view(recompute) == "none";
     recipe.model.max_seq_len = recipe.training.seq_len;
     recipe.model.enable_weight_tying = std::string_view(recompute) == "full";
     recipe.activation_checkpoint.mode = recompute;
@@ -253,6 +255,11 @@ TEST(Dtypes, TheEstimateHasTheBytesOfTheStores) {
       Recipe recipe = with_dtypes(names);
       recipe.parallelism.data_parallel_shard_degree = 2;
       recipe.parallelism.zero = zero;
+      if (zero % 2 == 1) {
+        recipe.model.name = "llama";
+        recipe.model.head_dim = 10;
+        recipe.model.qkv_bias = recipe.model.qk_norm = true;
+      }
       std::atomic<std::int64_t> bytes = 0;
       comm::run_ranks(2, [&](comm::Communicator& comm) {
         const Store store(*make_model(recipe), 1, {.sharded = &comm, .zero = zero},
