@@ -67,7 +67,7 @@ struct GridModel {
   std::string name = "gpt";
   std::int64_t kv_heads = 0;  ///< 0: as many as query heads.
   bool tied = false;
-  /// Of a llama: heads of another size than dim / heads, with biases of Q, K and V and norms.
+  /// A llama's: heads of another size than dim / heads, with biases of Q, K and V and norms.
   bool is_relative = false;
 };
 
