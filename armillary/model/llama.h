@@ -1,8 +1,9 @@
 // llama.h: the decoder (decoder.h) with SwiGLU, as Llama 2 and 3 (arXiv:2307.09288, 2407.21783),
 // and its relatives by their keys:
 //
-//   Llama 3.1, 3.2   rope_scaling llama3:..     Qwen2   qkv_bias            Mistral 7B
-//   sliding_window SmolLM2          enable_weight_tying        Qwen3   qk_norm, head_dim
+//   Llama 3.1, 3.2   rope_scaling llama3:..     Qwen2   qkv_bias
+//   Mistral 7B       sliding_window             Qwen3   qk_norm, head_dim
+//   SmolLM2          enable_weight_tying
 //
 // Sizes of the published models:
 //

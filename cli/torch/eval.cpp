@@ -122,7 +122,7 @@ void add_eval(CLI::App& app, int& exit_code) {
   verb->add_option("--sequences", arguments->options.sequences,
                    "Sequences that are read, from the first on; default those of an epoch");
   verb->add_option("--init-from", arguments->options.init_from,
-                   "With a recipe: parameters of a folder of `armillary export`");
+                   "With a recipe: parameters of a folder or a .gguf file, as `train --init-from`");
   verb->add_flag("--json", arguments->json, "Print a JSON object");
   add_engine_flags(*verb, arguments->engine);
   verb->footer(kEvalExamples);
