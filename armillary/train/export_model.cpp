@@ -1,3 +1,6 @@
+// export_model.cpp: all bytes of a checkpoint are verified before anything is written. Special
+// tokens of config.json are those of text, unless the run has a tokenizer or prepared data of its
+// own.
 #include "armillary/train/export_model.h"
 
 #include <algorithm>
