@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "armillary/core/error.h"
+#include "armillary/train/testing/prepared_data.h"
 #include "armillary/train/testing/scratch_folder.h"
 #include "armillary/train/testing/small_training.h"
 
@@ -39,6 +41,31 @@ TEST(ExportModel, TakesTheNewestCheckpointOrTheOneThatIsNamed) {
   std::filesystem::remove_all(folder.path("run/saved"));
   EXPECT_THAT([&] { export_model(folder.path("run"), folder.path("x"), FolderFormat::Hf); },
               ThrowsMessage<InvalidArgument>(HasSubstr("run/saved has no whole checkpoint")));
+}
+
+TEST(ExportModel, TheEndTokenIsThatOfPreparedDataUnlessTheTokenizerHasItAmongOthers) {
+  const ScratchFolder folder;
+  Recipe recipe = small_recipe();
+  recipe.model.name = "llama";
+  recipe.training.steps = 1;
+  recipe.lr_scheduler.warmup_steps = 0;
+  recipe.job.dump_folder = folder.path("run");
+  recipe.checkpoint.enable = true;
+  const PackedText text = words(recipe.training.seq_len);
+  train(recipe, PreparedData(text, {"packing = cut", "separator = 7"}), {});
+  folder.write("run/recipe.toml", print_recipe(recipe));
+  const auto end_of = [&](const std::string& name) {
+    export_model(folder.path("run"), folder.path(name), FolderFormat::Hf);
+    return nlohmann::json::parse(folder.read(name + "/config.json")).at("eos_token_id").dump();
+  };
+  EXPECT_EQ(end_of("alone"), "7");
+  std::filesystem::create_directory(folder.path("run/tokenizer"));
+  folder.write("run/tokenizer/tokenizer.json", "{}");
+  EXPECT_EQ(end_of("unnamed"), "7");
+  folder.write("run/tokenizer/generation_config.json", R"({"eos_token_id": [9, 7]})");
+  EXPECT_EQ(end_of("among"), "[9,7]");
+  folder.write("run/tokenizer/generation_config.json", R"({"eos_token_id": 9})");
+  EXPECT_EQ(end_of("other"), "7");
 }
 
 }  // namespace

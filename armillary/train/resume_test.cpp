@@ -15,6 +15,7 @@
 #include "armillary/core/error.h"
 #include "armillary/train/checkpoint/folder.h"
 #include "armillary/train/lr_schedule.h"
+#include "armillary/train/testing/prepared_data.h"
 #include "armillary/train/testing/scratch_folder.h"
 #include "armillary/train/testing/small_training.h"
 
@@ -157,20 +158,6 @@ class WatchedData : public Data {
  private:
   const Data& data_;
   std::function<void(std::int64_t)> reads_;
-};
-
-/// Data that says how it was prepared.
-class PreparedData : public Data {
- public:
-  PreparedData(const Data& data, std::vector<std::string> lines)
-      : data_(data), lines_(std::move(lines)) {}
-  std::int64_t vocab_size() const override { return data_.vocab_size(); }
-  Sequence at(std::int64_t index) const override { return data_.at(index); }
-  std::vector<std::string> identity() const override { return lines_; }
-
- private:
-  const Data& data_;
-  std::vector<std::string> lines_;
 };
 
 TEST(Resume, DataPreparedInAnotherWayIsRefusedByItsName) {
