@@ -128,9 +128,10 @@ TEST(Evaluate, OtherDataOrABrokenSequenceOnOneRankEndsAll) {
                  {.sequences = kSequences});
       } catch (const Error& error) {
         texts[static_cast<std::size_t>(comm.rank())] = error.what();
+        throw;
       }
     };
-    comm::run_ranks(2, body, {.timeout_s = 20});
+    EXPECT_THROW(comm::run_ranks(2, body, {.timeout_s = 20}), Error);
     EXPECT_THAT(texts, testing::Each(HasSubstr(reason)));
   };
   expect_refused(first_gone, "sequence 0 is gone");

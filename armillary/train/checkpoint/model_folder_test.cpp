@@ -221,7 +221,7 @@ TEST(ModelConfig, ArmillarysHasTheKeysOfTheModel) {
           "model.max_seq_len, which gpt has not");
   refused([](auto& config) { config["model"]["dim"] = "3"; }, "model.dim = \"3\"; a whole number");
   refused([](auto& config) { config["model"]["n_layers"] = 5000; },
-          "model.n_layers = 5000; a value from 1 to 4096 is required");
+          "model.n_layers = 5000; a value between 1 and 4096 is required");
   refused([](auto& config) { config["scale"] = 3; }, "has scale, which is not obeyed here");
   // Keys that an older version did not have.
   nlohmann::json older = whole;
