@@ -18,6 +18,7 @@
 #include "armillary/plan/step/step_program.h"
 #include "armillary/plan/step/traffic.h"
 #include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/cost/attention_memory.h"
 #include "armillary/proof/prove.h"
 #include "armillary/train/dtypes.h"
 #include "armillary/train/mesh.h"
@@ -58,14 +59,19 @@ std::int64_t add_pass(PassTraffic& pass, const PlannedMicrobatch& planned, std::
 }
 
 /// Adds a microbatch: traffic of both passes, slots, and for each policy the pass that it repeats:
-/// forward for Full, replay for AttentionOutput.
-void add_plan(Estimate& result, const PlannedMicrobatch& planned) {
+/// forward for Full, replay for AttentionOutput. Returns what a layer keeps of it.
+cost::KeptBytes add_plan(Estimate& result, const PlannedMicrobatch& planned) {
   const plan::Planner& planner = planned.planner;
   const std::int64_t layers = result.cost.attention.layers;
   const auto program_of = [&](plan::Pass pass) {
     return [&planner, pass](plan::Rank rank) { return proof::runnable(planner, pass, rank); };
   };
-  const auto forward = program_of(plan::Pass::Forward);
+  cost::KeptBytes kept;
+  const auto forward = [&](plan::Rank rank) {
+    plan::RankProgram program = proof::runnable(planner, plan::Pass::Forward, rank);
+    kept.grow(cost::kept_by_attention(planner.problem(), planner.blocks(), program));
+    return program;
+  };
   // Slots of a layer are free again when its pass ends, so passes share memory.
   const auto slots = static_cast<double>(
       std::max(add_pass(result.forward, planned, layers, forward),
@@ -77,6 +83,7 @@ void add_plan(Estimate& result, const PlannedMicrobatch& planned) {
       add_pass(cost.more_sent, planned, layers, program_of(plan::Pass::Replay));
     }
   }
+  return kept;
 }
 
 /// The mask of the microbatch that begins with a sequence.
@@ -273,6 +280,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 
   // Plans of every microbatch.
   std::int64_t most_tokens = 0;
+  cost::KeptBytes kept;
   const int tp = division.mesh.tp;
   const std::vector<ChosenStrategy> strategies =
       strategies_along_tp(recipe, cost.attention, division.mesh);
@@ -284,7 +292,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
           plan::Planner(attention_problem(recipe, heads_along_tp(cost.attention, index, tp), mask),
                         strategies[static_cast<std::size_t>(index)].strategy),
           i / microbatches * division.mesh.cp * tp + index, tp};
-      add_plan(result, planned);
+      kept.grow(add_plan(result, planned));
       most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planned.planner.problem()));
     }
     result.visible_pairs += mask.area();
@@ -292,16 +300,21 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 
   // Work that policies repeat, and the memory of each.
   const std::string& mode = recipe.activation_checkpoint.mode;
+  const cost::AttentionBytes attention = cost::attention_bytes(result.memory.attention, kept);
   for (PolicyCost& policy : result.policies) {
     policy.more_flops =
         cost::flops_again(cost, policy.policy, tokens_of_step(recipe), result.visible_pairs);
     cost::StepMemory memory = memory_of(recipe, cost,
                                         {.policy = policy.policy,
-                                         .slot_bytes = result.memory.attention,
+                                         .attention = attention,
                                          .tokens = static_cast<double>(most_tokens)});
     policy.activation_bytes = static_cast<std::int64_t>(memory.activations + memory.transient);
-    policy.kept_inputs = cost::kept_bytes(cost, policy.policy, 1) /
-                         static_cast<double>(std::max<std::int64_t>(cost.bytes.input, 1));
+    // Tokens are divided over the ranks along tp.
+    const auto tokens = static_cast<double>(most_tokens);
+    policy.kept_inputs =
+        (cost::kept_bytes(cost, policy.policy, tokens) +
+         tp * static_cast<double>(cost.attention.layers) * attention.kept(policy.policy)) /
+        (tokens * static_cast<double>(std::max<std::int64_t>(cost.bytes.input, 1)));
     if (policy.policy != model::parse_recompute(mode)) continue;
     if (recipe.checkpoint.enable) {
       // Masters and AdamW's moments.
@@ -326,7 +339,7 @@ cost::StepMemory memory_of(const Recipe& recipe, const cost::ModelCost& cost,
        .zero = division.zero,
        .recompute = load.policy,
        .reshard_after_forward = division.reshards},
-      load.slot_bytes,
+      load.attention,
       parameter_bytes(division, dtypes_of(recipe.training), recipe.optimizer.state_on_host()),
       load.tokens);
   if (recipe.optimizer.state_on_host()) move_state_to_host(memory, cost);

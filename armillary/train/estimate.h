@@ -30,7 +30,8 @@ struct PolicyCost {
   /// and what is held beside them, at the moment that needs most. The peak of a rank's tensors is
   /// within 5 % of the sum with the other parts of its memory (estimate_test.cpp).
   std::int64_t activation_bytes = 0;
-  /// Bytes that all layers keep of a token, in those of a layer's input.
+  /// Bytes that all layers keep of a token, in those of a layer's input: Y + 1 for Y layers that
+  /// keep their input alone, 2 Y + 1 and log-sum-exps with attention's output.
   double kept_inputs = 0;
   double more_flops = 0;  ///< Floating point operations in step 1, over all ranks.
   /// Messages of attention that recomputation sends again.
@@ -65,8 +66,8 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 /// A pass of a microbatch, on the rank that has most.
 struct PassLoad {
   cost::Recompute policy = cost::Recompute::None;
-  double slot_bytes = 0;  ///< In attention.
-  double tokens = 0;      ///< In all sequences of the microbatch.
+  cost::AttentionBytes attention;
+  double tokens = 0;  ///< In all sequences of the microbatch.
 };
 
 /// Memory of a step of a recipe on that rank, without the copy for a checkpoint: that of

@@ -1,5 +1,5 @@
-// estimate_test.cpp: the estimate of a run against closed forms and against a run: traffic, memory
-// within 5 %, flops, and the texts of both.
+// estimate_test.cpp: the estimate of a run against closed forms and against advise: traffic,
+// memory, flops, and the texts of both. Memory against that of a run: estimate_memory_test.cpp.
 #include "armillary/train/estimate.h"
 
 #include <fmt/format.h>
@@ -15,12 +15,10 @@
 #include "armillary/core/error.h"
 #include "armillary/model/decoder_cost.h"
 #include "armillary/model/registry.h"
-#include "armillary/model/testing/counting_allocator.h"
 #include "armillary/plan/strategies/strategy.h"
 #include "armillary/predict/tune/advise.h"
 #include "armillary/proof/prove.h"
 #include "armillary/train/packed_text.h"
-#include "armillary/train/trainer.h"
 
 namespace armillary::train {
 namespace {
@@ -242,140 +240,6 @@ TEST(Estimate, PoliciesCostWhatTheyDoAndSendAgain) {
     recipe.activation_checkpoint.mode = "full";
     const cost::StepMemory memory = estimate(recipe, text()).memory;
     EXPECT_EQ(memory.activations + memory.transient, full.activation_bytes);
-  }
-}
-
-/// A recipe whose activations need more than its parameters.
-Recipe long_recipe(const std::string& model, const std::string& dtype) {
-  Recipe recipe = recipe_of(2, "ring", "window:left=64,right=0");
-  recipe.model.name = model;
-  recipe.model.max_seq_len = 2048;
-  recipe.model.dim = 96;
-  recipe.model.n_layers = 6;
-  recipe.training.seq_len = 2048;
-  recipe.training.steps = 2;
-  recipe.training.mixed_precision_param = dtype;
-  recipe.training.loss_chunk_tokens = 128;
-  return recipe;
-}
-
-const PackedText& long_text() {
-  static const PackedText packed({std::string(5000, 'a')}, {.seq_len = 2048, .seed = 0});
-  return packed;
-}
-
-/// Peak of the tensors of the rank that has most, in a run.
-double peak_of_a_run(const Recipe& recipe, const PackedText& data = long_text()) {
-  return static_cast<double>(model::CountingAllocator::instance().peak_bytes_of_a_thread(
-      [&] { train(recipe, data, {}); }));
-}
-
-void expect_peak_of_a_run(const Recipe& recipe, const std::string& where,
-                          const PackedText& data = long_text()) {
-  const double expected = estimate(recipe, data).memory.total();
-  const double measured = peak_of_a_run(recipe, data);
-  fmt::print("{:<40} estimate {:.1f} MiB, run {:.1f} MiB, ratio {:.3f}\n", where,
-             expected / (1 << 20), measured / (1 << 20), measured / expected);
-  EXPECT_NEAR(measured / expected, 1, 0.05) << where;
-}
-
-// Policies in turn over the models.
-TEST(Estimate, MemoryIsThatOfARun) {
-  std::size_t turn = 0;
-  for (const auto& [model, dtype] : {std::pair("gpt", "float32"), std::pair("gpt", "bfloat16"),
-                                     std::pair("llama", "float32"), std::pair("llama", "bfloat16"),
-                                     std::pair("gpt2", "float32"), std::pair("gpt2", "bfloat16")}) {
-    const std::string& mode = cost::recompute_names()[turn++ % 3];
-    Recipe recipe = long_recipe(model, dtype);
-    recipe.activation_checkpoint.mode = mode;
-    expect_peak_of_a_run(recipe, fmt::format("{} {} {}", model, dtype, mode));
-  }
-}
-
-/// Heads of another size than dim / heads, with norms whose inputs are kept too.
-TEST(Estimate, MemoryOfWideHeadsAndTheirNormsIsThatOfARun) {
-  for (const auto& [dtype, mode] : {std::pair("float32", "none"), std::pair("float32", "full"),
-                                    std::pair("bfloat16", "none")}) {
-    Recipe recipe = long_recipe("llama", dtype);
-    recipe.model.head_dim = 40;
-    recipe.model.qkv_bias = recipe.model.qk_norm = true;
-    recipe.activation_checkpoint.mode = mode;
-    expect_peak_of_a_run(recipe, fmt::format("heads of 40, {} {}", dtype, mode));
-  }
-}
-
-/// The loss of many words and whole units need most in one or the other of these.
-TEST(Estimate, MemoryIsThatOfARunOnEveryMesh) {
-  struct RunMesh {
-    std::int64_t dp, cp, tp, zero;
-  };
-  int turn = 0;
-  for (const RunMesh& of : {RunMesh{1, 2, 1, 2}, RunMesh{1, 2, 1, 3}, RunMesh{2, 1, 1, 3},
-                            RunMesh{1, 1, 2, 0}, RunMesh{1, 2, 2, 3}}) {
-    const std::int64_t words = turn % 2 == 0 ? 4000 : 257;
-    const bool tied = turn++ % 4 >= 2;
-    Recipe recipe = long_recipe("llama", tied ? "bfloat16" : "float32");
-    recipe.model.vocab_size = words;
-    recipe.model.enable_weight_tying = tied;
-    recipe.activation_checkpoint.mode = tied ? "full" : "attention_output";
-    recipe.training.global_batch_size = 2;
-    recipe.parallelism.data_parallel_shard_degree = of.dp;
-    recipe.parallelism.context_parallel_degree = of.cp;
-    recipe.parallelism.tensor_parallel_degree = of.tp;
-    recipe.parallelism.zero = of.zero;
-    expect_peak_of_a_run(recipe, fmt::format("dp {} cp {} tp {} zero {}, {} words{}", of.dp, of.cp,
-                                             of.tp, of.zero, words, tied ? ", tied, bf16" : ""));
-  }
-}
-
-/// Gradients that travel in bf16 are there twice while they are summed, the second time rounded.
-TEST(Estimate, MemoryIsThatOfARunWhoseSumsAreRounded) {
-  for (const std::int64_t zero : {1, 3}) {
-    Recipe recipe = long_recipe("llama", "bfloat16");
-    recipe.model.vocab_size = 4000;
-    recipe.activation_checkpoint.mode = "full";
-    recipe.training.mixed_precision_reduce = "bfloat16";
-    recipe.training.global_batch_size = 2;
-    recipe.parallelism.zero = zero;
-    expect_peak_of_a_run(recipe, fmt::format("rounded sums, zero {}", zero));
-  }
-}
-
-/// Y layers keep Y + 1 inputs, and attention's output beside them if it is not computed again.
-TEST(Estimate, ALayerMoreKeepsAnInputMore) {
-  for (const std::string& mode : cost::recompute_names()) {
-    Recipe recipe = long_recipe("llama", "float32");
-    recipe.activation_checkpoint.mode = mode;
-    const cost::ModelCost cost = model_cost(recipe);
-    const cost::Recompute policy = model::parse_recompute(mode);
-    const double few = peak_of_a_run(recipe);
-    recipe.model.n_layers += 2;
-    const double more = peak_of_a_run(recipe);
-    // Values, gradients, and of 2 ranks each half of the moments.
-    const double at_rest = 12.0 * static_cast<double>(cost.layer_parameters) / 6;
-    const auto bytes = static_cast<double>(1024 * cost::kept_by_layer(cost.bytes, policy));
-    EXPECT_NEAR((more - few) / (2 * (at_rest + bytes)), 1, 0.01) << mode;
-    if (policy == cost::Recompute::Full) {
-      EXPECT_EQ(bytes, 1024.0 * 96 * 4);
-      EXPECT_EQ(cost::kept_bytes(cost, policy, 1024), (6 + 1) * bytes);
-    }
-  }
-}
-
-/// The same with four sequences of a quarter in a pass, and two passes.
-TEST(Estimate, MemoryOfSeveralSequencesInAPassIsThatOfARun) {
-  const PackedText packed({std::string(5000, 'a')}, {.seq_len = 512, .seed = 0});
-  for (const std::string& mode : cost::recompute_names()) {
-    Recipe recipe = recipe_of(2, "ring", "window:left=64,right=0");
-    recipe.model.dim = 96;
-    recipe.model.n_layers = 6;
-    recipe.training.seq_len = 512;
-    recipe.training.global_batch_size = 8;
-    recipe.training.local_batch_size = 4;
-    recipe.training.steps = 2;
-    recipe.training.loss_chunk_tokens = 128;
-    recipe.activation_checkpoint.mode = mode;
-    expect_peak_of_a_run(recipe, "4 sequences in a pass, " + mode, packed);
   }
 }
 

@@ -17,6 +17,7 @@
 #include "armillary/model/recompute.h"
 #include "armillary/plan/step/step_program.h"
 #include "armillary/plan/step/words.h"
+#include "armillary/predict/cost/attention_memory.h"
 #include "armillary/predict/cost/step_timeline.h"
 #include "armillary/predict/sim/engine.h"
 #include "armillary/predict/sim/group_share.h"
@@ -94,23 +95,30 @@ cost::ModelAttention most_heads(const cost::ModelAttention& all, int tp) {
   return most;
 }
 
-/// The passes of attention of one layer, as recomputation has them.
-std::vector<sim::Timeline> attention_passes(const RecipeStep& step) {
+/// The attention of a layer, on the rank along tp that has most heads.
+plan::Planner attention_planner(const RecipeStep& step) {
   const train::Recipe& recipe = step.recipe;
   const MeshShape& mesh = step.parallelism.mesh;
   const cost::ModelAttention heads = most_heads(step.work.model.attention, mesh.tp);
   const std::vector<plan::Mask> masks(
       static_cast<std::size_t>(recipe.training.local_batch_size),
       train::sequence_mask(recipe.parallelism.mask, std::span(&recipe.training.seq_len, 1)));
-  const plan::Planner planner(train::attention_problem(recipe, heads, plan::joined_mask(masks)),
-                              train::chosen_strategy(recipe, heads, mesh.cp).strategy);
+  return {train::attention_problem(recipe, heads, plan::joined_mask(masks)),
+          train::chosen_strategy(recipe, heads, mesh.cp).strategy};
+}
+
+/// Worlds above this have one rank of each class of alike ones.
+constexpr int kUnfolded = 256;
+
+/// The passes of attention of one layer, as recomputation has them.
+std::vector<sim::Timeline> attention_passes(const RecipeStep& step, const plan::Planner& planner) {
+  const MeshShape& mesh = step.parallelism.mesh;
   std::vector<plan::Pass> passes{plan::Pass::Forward};
   if (step.parallelism.recompute == cost::Recompute::Full) passes.push_back(plan::Pass::Forward);
   if (step.parallelism.recompute == cost::Recompute::AttentionOutput) {
     passes.push_back(plan::Pass::Replay);
   }
   passes.push_back(plan::Pass::Backward);
-  constexpr int kUnfolded = 256;
   std::vector<sim::Timeline> timelines;
   for (const plan::Pass pass : passes) {
     timelines.push_back(sim::simulate(planner, pass, sim::group_share(step.cluster, mesh.tp),
@@ -152,24 +160,32 @@ struct StepAnswer {
 };
 
 /// Bytes of the rank that needs most, as a dry run has them.
-double peak_bytes(const RecipeStep& step, const std::vector<sim::Timeline>& attention) {
+double peak_bytes(const RecipeStep& step, const plan::Planner& planner,
+                  const std::vector<sim::Timeline>& attention) {
   std::int64_t slots = 0;
   for (const sim::Timeline& pass : attention) {
     for (const sim::RankTimeline& rank : pass.ranks) slots = std::max(slots, rank.slot_bytes);
+  }
+  // Of large worlds some ranks.
+  const int world = planner.problem().world;
+  cost::KeptBytes kept;
+  for (plan::Rank rank = 0; rank < world; rank += std::max(1, world / kUnfolded)) {
+    kept.grow(cost::kept_by_attention(planner, rank));
   }
   const train::TrainingOptions& training = step.recipe.training;
   const std::int64_t tokens =
       ceil_div(training.seq_len * training.local_batch_size, step.parallelism.mesh.cp);
   return train::memory_of(step.recipe, step.work.model,
                           {.policy = step.parallelism.recompute,
-                           .slot_bytes = static_cast<double>(slots),
+                           .attention = cost::attention_bytes(static_cast<double>(slots), kept),
                            .tokens = static_cast<double>(tokens)})
       .total();
 }
 
 StepAnswer simulate_step(const RecipeSimulateFlags& flags, const RecipeStep& step,
                          const plan::step::StepProgram& program) {
-  const std::vector<sim::Timeline> passes = attention_passes(step);
+  const plan::Planner planner = attention_planner(step);
+  const std::vector<sim::Timeline> passes = attention_passes(step, planner);
   const cost::AttentionTime attention = cost::attention_time(passes);
   const cost::StepMachine machine{
       .cluster = step.cluster,
@@ -185,7 +201,7 @@ StepAnswer simulate_step(const RecipeSimulateFlags& flags, const RecipeStep& ste
     timelines.push_back(cost::simulate(program, rank, machine));
     if (timelines.back().end_s >= answer.timeline.end_s) answer.timeline = timelines.back();
   }
-  answer.peak_bytes = peak_bytes(step, passes);
+  answer.peak_bytes = peak_bytes(step, planner, passes);
   answer.tokens_per_s =
       static_cast<double>(step.work.seq * step.work.batch) / answer.timeline.end_s;
   if (!flags.trace.empty()) {

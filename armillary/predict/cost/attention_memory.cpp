@@ -82,6 +82,47 @@ std::int64_t slot_need(const plan::Planner& planner, const std::vector<plan::Pas
   return need(planner, passes, rank, [](const plan::Slot& slot) { return !slot.external; });
 }
 
+void KeptBytes::grow(const KeptBytes& other) {
+  caller = std::max(caller, other.caller);
+  caller_output = std::max(caller_output, other.caller_output);
+  layer = std::max(layer, other.layer);
+  output = std::max(output, other.output);
+}
+
+KeptBytes kept_by_attention(const plan::Problem& problem, const plan::Blocks& blocks,
+                            const plan::RankProgram& forward) {
+  const auto bytes = [&](const plan::Tile& tile) { return bytes_of(problem, blocks, tile); };
+  const auto is_out = [&](int id) { return forward.tiles[id].tensor == plan::Tensor::Out; };
+  KeptBytes kept;
+  // The caller's: inputs, Out, and log-sum-exps of the rows of Out.
+  const int out = *std::ranges::find_if(forward.outputs, is_out);
+  plan::Tile lse = forward.tiles[out];
+  lse.tensor = plan::Tensor::Lse;
+  kept.caller_output = bytes(forward.tiles[out]) + bytes(lse);
+  kept.caller = kept.caller_output;
+  for (const int id : forward.inputs) kept.caller += bytes(forward.tiles[id]);
+  // The saved ones. The product behind attention keeps the caller's Out.
+  for (const int id : forward.saved) {
+    const std::int64_t saved = bytes(forward.tiles[id]);
+    kept.layer += saved;
+    if (is_out(id) || forward.tiles[id].tensor == plan::Tensor::Lse) kept.output += saved;
+  }
+  if (std::ranges::count(forward.saved, out) == 0) kept.layer += bytes(forward.tiles[out]);
+  return kept;
+}
+
+KeptBytes kept_by_attention(const plan::Planner& planner, plan::Rank rank) {
+  return kept_by_attention(planner.problem(), planner.blocks(),
+                           planner.program(plan::Pass::Forward, rank));
+}
+
+AttentionBytes attention_bytes(double slots, const KeptBytes& kept) {
+  AttentionBytes bytes(slots);
+  bytes.layer = static_cast<double>(kept.layer - kept.caller);
+  bytes.output = static_cast<double>(kept.output - kept.caller_output);
+  return bytes;
+}
+
 // Alike ranks have programs with slots of the same sizes, so one of each class is asked.
 MemoryNeed memory_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes) {
   MemoryNeed most;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/cost/step.h"
 #include "armillary/predict/sim/cluster.h"
 
 namespace armillary::cost {
@@ -28,6 +29,27 @@ std::int64_t memory_need(const plan::Planner& planner, const std::vector<plan::P
 /// Bytes of the slots of one rank that are not tensors of the caller, in the pass that needs most.
 std::int64_t slot_need(const plan::Planner& planner, const std::vector<plan::Pass>& passes,
                        plan::Rank rank);
+
+/// Bytes of the attention of one layer that a rank keeps from forward to backward.
+struct KeptBytes {
+  // As the caller's tensors, which a model counts (model.h).
+  std::int64_t caller = 0;         ///< Q, K, V, Out and the log-sum-exps of its rows.
+  std::int64_t caller_output = 0;  ///< The last two alone.
+  // As forward saves them. Strategies that trade heads for tokens save tensors of their own.
+  std::int64_t layer = 0;   ///< All of them, and the caller's Out if that is another tensor.
+  std::int64_t output = 0;  ///< Out and log-sum-exps, as a recomputed layer keeps them.
+
+  /// Takes the larger of each.
+  void grow(const KeptBytes& other);
+};
+/// Of one rank, from its forward program.
+KeptBytes kept_by_attention(const plan::Problem& problem, const plan::Blocks& blocks,
+                            const plan::RankProgram& forward);
+/// The same, making that program.
+KeptBytes kept_by_attention(const plan::Planner& planner, plan::Rank rank);
+
+/// Slots, and what is kept beyond the caller's tensors, each of the rank that has most.
+AttentionBytes attention_bytes(double slots, const KeptBytes& kept);
 
 /// `does not fit: needs 22.51 GiB, has 22.50`: the need rounded up, the limit down, so that they
 /// differ.

@@ -33,7 +33,8 @@ class LargestMoment {
     double more = 0;
     if (again_) {
       const std::int64_t restored = bytes.layer - kept_by_layer(bytes, pass_.policy) + bytes.again;
-      more = pass_.tokens * (divided(restored) + if_several(bytes.along_tp));
+      more = pass_.tokens * (divided(restored) + if_several(bytes.along_tp)) +
+             pass_.attention_layer - pass_.attention_kept;
     }
     const std::int64_t matrices = moment.weights + (again_ ? moment.waiting : 0);
     offer({activations(layer + 1), transient(moment) + more + divided(matrices), gathered(whole)});
@@ -60,7 +61,17 @@ class LargestMoment {
     const auto of = [&](std::int64_t count) {
       return static_cast<double>(count) * layer + divided(bytes.last);
     };
-    return pass_.tokens * of(layers) + pass_.waiting_tokens * of(cost_.attention.layers);
+    return pass_.tokens * of(layers) + pass_.waiting_tokens * of(cost_.attention.layers) +
+           attention(layers);
+  }
+
+  /// Bytes of attention in so many layers beyond TokenBytes, in proportion to the tokens.
+  double attention(std::int64_t layers) const {
+    const double waiting =
+        pass_.waiting_tokens == 0
+            ? 0
+            : pass_.waiting_tokens / pass_.tokens * static_cast<double>(cost_.attention.layers);
+    return pass_.attention_kept * (static_cast<double>(layers) + waiting);
   }
 
   /// All but matrices.

@@ -17,6 +17,10 @@ struct PassOnRank {
   double tokens = 0;          ///< In this pass; along tp all that the ranks share.
   double waiting_tokens = 0;  ///< In other passes, whose activations wait for their backward.
   int tp = 1;
+  /// Bytes of attention in this pass beyond TokenBytes: of a layer that keeps all that backward
+  /// needs, and of one under the policy.
+  double attention_layer = 0;
+  double attention_kept = 0;
   /// Bytes of a parameter, and of its gradient, that are whole in the units at work alone; 0:
   /// always or never.
   double value = 0;

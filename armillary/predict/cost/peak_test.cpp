@@ -53,6 +53,23 @@ TEST(StepPeak, RecomputationRestoresOneLayer) {
   EXPECT_EQ(output.transient, full.transient - 16 * 12);
 }
 
+// 7 bytes more of a layer that keeps all, 2 with attention's output; of a rank, whatever tp is.
+TEST(StepPeak, AttentionMayKeepMoreThanTheModelCounts) {
+  ModelCost cost = small();
+  cost.bytes.backward = {{.token = 30}};
+  PassOnRank pass{.tokens = 16, .waiting_tokens = 8, .attention_layer = 7, .attention_kept = 7};
+  const StepPeak none = step_peak(cost, pass);
+  EXPECT_EQ(none.activations, 24 * 310 + (3 + 3.0 / 2) * 7);
+  EXPECT_EQ(none.transient, 16 * (30 + 1));
+  pass.policy = Recompute::AttentionOutput;
+  pass.attention_kept = 2;
+  const StepPeak output = step_peak(cost, pass);
+  EXPECT_EQ(output.activations, 24 * (3 * (10 + 12) + 10) + (3 + 3.0 / 2) * 2);
+  EXPECT_EQ(output.transient, 16 * (30 + 1 + 100 - 22 + 10) + 7 - 2);
+  pass.tp = 2;
+  EXPECT_EQ(step_peak(cost, pass).transient, 16 * ((30 + 100 - 22 + 10) / 2 + 1) + 7 - 2);
+}
+
 TEST(StepPeak, WhatRanksAlongTpGatherIsWholeOnEach) {
   ModelCost cost = small();
   cost.bytes.along_tp = 7;

@@ -215,8 +215,9 @@ StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::
   return time;
 }
 
-StepMemory step_memory(const Step& step, const Parallelism& parallelism, double attention_bytes,
-                       const ParameterBytes& bytes, double rank_tokens) {
+StepMemory step_memory(const Step& step, const Parallelism& parallelism,
+                       const AttentionBytes& attention, const ParameterBytes& bytes,
+                       double rank_tokens) {
   const MeshShape& mesh = parallelism.mesh;
   const ReplicaWork share = share_of(step, parallelism);
   const ModelCost& model = share.stage;
@@ -230,7 +231,7 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism, double 
     return static_cast<double>(one) * count / mesh.tp;
   };
   StepMemory memory{.parameters = bytes.parameter * parameters / split_over(3),
-                    .attention = attention_bytes};
+                    .attention = attention.slots};
   if (step.kind != StepKind::Train) {
     // Layers share the memory of one; prefill keeps K and V of each, also of those that have left.
     memory.activations = of_tokens(model.bytes.layer, tokens * share.under_way);
@@ -260,6 +261,8 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism, double 
        .tokens = tokens * share.in_pass,
        .waiting_tokens = tokens * (share.under_way - share.in_pass),
        .tp = mesh.tp,
+       .attention_layer = attention.layer,
+       .attention_kept = attention.kept(parallelism.recompute),
        .value = replicas > 1 && parallelism.zero == 3 ? gathered : 0,
        .gradient = divides_gradients ? bytes.gradient : 0,
        .sum = sum(share.microbatches > 1),

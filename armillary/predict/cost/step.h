@@ -136,9 +136,24 @@ struct StepMemory {
            transient + checkpoint;
   }
 };
-/// `attention_bytes`: the slots. `rank_tokens`: tokens of a sequence on the rank with most of them;
-/// 0: seq / cp.
-StepMemory step_memory(const Step& step, const Parallelism& parallelism, double attention_bytes = 0,
-                       const ParameterBytes& bytes = {}, double rank_tokens = 0);
+
+/// Bytes of the attention of one layer in one pass, on the rank that needs most.
+struct AttentionBytes {
+  AttentionBytes(double in_slots = 0)  // NOLINT(google-explicit-constructor): nothing more is kept
+      : slots(in_slots) {}
+  double slots = 0;
+  // Kept from forward to backward beyond the tensors that a model counts (attention_memory.h).
+  double layer = 0;   ///< With all that backward needs.
+  double output = 0;  ///< With attention's output alone.
+  double kept(Recompute policy) const {
+    if (policy == Recompute::Full) return 0;
+    return policy == Recompute::None ? layer : output;
+  }
+};
+
+/// `rank_tokens`: tokens of a sequence on the rank with most of them; 0: seq / cp.
+StepMemory step_memory(const Step& step, const Parallelism& parallelism,
+                       const AttentionBytes& attention = {}, const ParameterBytes& bytes = {},
+                       double rank_tokens = 0);
 
 }  // namespace armillary::cost

@@ -47,14 +47,14 @@ const std::string& name_of(cost::Recompute policy) {
 struct LayerAttention {
   Candidate candidate;
   cost::AttentionTime time;
-  double bytes = 0;  ///< Slots.
+  cost::AttentionBytes bytes;
 };
 /// One for each policy of recomputation, in their order; nothing if no strategy solves the problem.
 using Attentions = std::vector<LayerAttention>;
 
-/// Slots of the rank that needs most; of more than kLargeWorld ranks the first, the middle one and
+/// Bytes of the rank that needs most; of more than kLargeWorld ranks the first, the middle one and
 /// the last are asked.
-double slots_of(const Question& question, const Candidate& candidate) {
+cost::AttentionBytes layer_bytes(const Question& question, const Candidate& candidate) {
   const plan::Planner planner(problem_of(question, candidate), candidate.strategy);
   const int world = question.problem.world;
   std::vector<plan::Rank> ranks{0, world / 2, world - 1};
@@ -62,11 +62,13 @@ double slots_of(const Question& question, const Candidate& candidate) {
     ranks.resize(static_cast<std::size_t>(world));
     std::iota(ranks.begin(), ranks.end(), 0);
   }
-  std::int64_t most = 0;
+  std::int64_t slots = 0;
+  cost::KeptBytes kept;
   for (const plan::Rank rank : ranks) {
-    most = std::max(most, cost::slot_need(planner, question.passes, rank));
+    slots = std::max(slots, cost::slot_need(planner, question.passes, rank));
+    kept.grow(cost::kept_by_attention(planner, rank));
   }
-  return static_cast<double>(most);
+  return cost::attention_bytes(static_cast<double>(slots), kept);
 }
 
 /// The longest sequence whose need is within the limit. The need grows with the length.
@@ -188,11 +190,13 @@ class Adviser {
     advised.memory = step_memory(question_.step, parallelism, attention.bytes);
     const double limit = question_.cluster.device.memory_bytes;
     advised.fits = advised.memory.total() <= limit;
-    const double slots_a_token = attention.bytes / static_cast<double>(question_.step.seq);
     advised.longest_seq = longest_seq(limit, [&](std::int64_t seq) {
       cost::Step step = question_.step;
       step.seq = seq;
-      return step_memory(step, parallelism, slots_a_token * static_cast<double>(seq)).total();
+      const double ratio = static_cast<double>(seq) / static_cast<double>(question_.step.seq);
+      cost::AttentionBytes bytes = attention.bytes;
+      for (double* const one : {&bytes.slots, &bytes.layer, &bytes.output}) *one *= ratio;
+      return step_memory(step, parallelism, bytes).total();
     });
     return advised;
   }
@@ -238,8 +242,8 @@ class Adviser {
       }
       const auto known =
           std::ranges::find(at->second, candidates[best], &LayerAttention::candidate);
-      const double bytes =
-          known != at->second.end() ? known->bytes : slots_of(question, candidates[best]);
+      const cost::AttentionBytes bytes =
+          known != at->second.end() ? known->bytes : layer_bytes(question, candidates[best]);
       // A ring of all ranks fills a link with the bytes of one of them.
       const auto sent_bytes =
           static_cast<double>(once[best].sent_bytes + (*again)[best].sent_bytes);

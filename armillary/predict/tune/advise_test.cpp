@@ -87,7 +87,12 @@ TEST(Advise, PassesOfSeveralSequencesDivideTheBatchAndHoldMore) {
     EXPECT_LE(advised.parallelism.mesh.dp, 2);
   }
   const Advised four = first_with_cp4(advice);
-  EXPECT_DOUBLE_EQ(four.memory.activations, 4 * one.memory.activations);
+  // Strategies that trade heads keep attention's output once more in each of the 32 layers.
+  const auto without_copies = [](const Advised& advised, double tokens) {
+    const bool trades_heads = cut_of(advised.attention.strategy, 4).u > 1;
+    return advised.memory.activations - (trades_heads ? 32 * 2.0 * 4096 * tokens : 0);
+  };
+  EXPECT_DOUBLE_EQ(without_copies(four, 4096), 4 * without_copies(one, 1024));
   EXPECT_LE(four.time.attention, 1.01 * one.time.attention);
   question.microbatch = 3;
   EXPECT_THAT([&] { advise(question); }, ::testing::ThrowsMessage<InvalidArgument>(
