@@ -78,8 +78,8 @@ double held_by_model_m(const char* strategy) {
   return static_cast<double>(most);
 }
 
-/// Bytes that the layers of model M keep on a rank with attention's output, without log-sum-exps.
-double kept_by_model_m() {
+/// Bytes that the layers of model M keep on a rank, without log-sum-exps.
+double kept_by_model_m(cost::Recompute policy) {
   const cost::ModelCost model = cost::cost_of({.layers = 64,
                                                .hidden = 6656,
                                                .heads = 52,
@@ -88,7 +88,7 @@ double kept_by_model_m() {
                                                .ffn = 4 * 6656,
                                                .vocab = 1,
                                                .gated = false});
-  return kept_bytes(model, cost::Recompute::AttentionOutput, 65536.0 / 64);
+  return kept_bytes(model, policy, 65536.0 / 64);
 }
 
 Check exact(const std::string& statement, double count, double published) {
@@ -111,6 +111,8 @@ std::vector<Check> model_m() {
   // A of the paper: 65,536 tokens of 6,656 elements over 64 ranks, in bf16.
   const double a = 65536.0 * 6656 / 64 * 2 / kGiB;
   constexpr double kLayers = 64;
+  const double inputs = kept_by_model_m(cost::Recompute::Full);
+  const double outputs = kept_by_model_m(cost::Recompute::AttentionOutput);
   const char* const residuals = "layers keep their input beside attention's output: 2 Y A";
   return {exact("model M: Ring sends (P - 1)/P of 1.625 GiB", ring.point_to_point, 1.599609375),
           exact("model M: collectives of StarTrail, C = 4", teams.collective, 0.15234375),
@@ -119,11 +121,15 @@ std::vector<Check> model_m() {
           exact("model M: minimal grid with C = 4", lean.total(), 0.45703125),
           exact("model M: Q, K, V, Out of the plan of Ring: 4 A", ring_held, 4 * a),
           exact("model M: the same of StarTrail, C = 4: (3C + 1) A", teams_held, 13 * a),
+          exact("model M: kept by layers that attend again, and Ring: (Y + 4) A",
+                inputs + ring_held, 0.86328125),
+          exact("model M: the same with StarTrail, C = 4: (Y + 3C + 1) A", inputs + teams_held,
+                0.9775390625),
           outside(exact("model M: kept by layers with attention's output, and Ring: (Y + 4) A",
-                        kept_by_model_m() + ring_held, 0.86328125),
+                        outputs + ring_held, 0.86328125),
                   {residuals, (2 * kLayers + 4) * a}),
-          outside(exact("model M: the same with StarTrail, C = 4: (Y + 3C + 1) A",
-                        kept_by_model_m() + teams_held, 0.9775390625),
+          outside(exact("model M: these with StarTrail, C = 4: (Y + 3C + 1) A",
+                        outputs + teams_held, 0.9775390625),
                   {residuals, (2 * kLayers + 13) * a})};
 }
 
