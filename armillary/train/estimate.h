@@ -28,7 +28,7 @@ struct PolicyCost {
   cost::Recompute policy = cost::Recompute::None;
   /// For one microbatch on the rank with most tokens: activations kept from forward to backward,
   /// and what is held beside them, at the moment that needs most. The peak of a rank's tensors is
-  /// within 5 % of the sum with the other parts of its memory (estimate_test.cpp).
+  /// within 5 % of the sum with the other parts of its memory (estimate_memory_test.cpp).
   std::int64_t activation_bytes = 0;
   /// Bytes that all layers keep of a token, in those of a layer's input: Y + 1 for Y layers that
   /// keep their input alone, 2 Y + 1 and log-sum-exps with attention's output.
