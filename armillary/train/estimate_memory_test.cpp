@@ -11,6 +11,7 @@
 #include "armillary/train/estimate.h"
 #include "armillary/train/packed_text.h"
 #include "armillary/train/recipe_parts.h"
+#include "armillary/train/testing/mesh_degrees.h"
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {
@@ -206,6 +207,25 @@ TEST(Estimate, EveryStrategyKeepsYPlusOneInputs) {
     EXPECT_NEAR(kept(cost::Recompute::AttentionOutput), 6 + 1 + 6 * output, 1e-9)
         << of.strategy << " on " << of.ranks;
   }
+}
+
+/// The ten meshes of 8 ranks.
+TEST(Estimate, EveryMeshKeepsYPlusOneInputs) {
+  int meshes = 0;
+  for (const int tp : {1, 2, 4, 8}) {
+    for (int cp = 1; cp <= 8 / tp; cp *= 2) {
+      for (const int zero : {0, 1, 2, 3}) {
+        const MeshDegrees degrees{.shards = 8 / tp / cp, .cp = cp, .zero = zero, .tp = tp};
+        Recipe recipe = on(keeping_recipe({.ranks = cp, .strategy = "ring"}, 6), degrees);
+        recipe.model.n_heads = recipe.model.n_kv_heads = 8;
+        recipe.training.global_batch_size = degrees.shards;
+        const Estimate result = estimate(recipe, text_of_keeping_recipes());
+        EXPECT_EQ(result.policies.at(1).kept_inputs, 6 + 1) << to_string(degrees);
+      }
+      ++meshes;
+    }
+  }
+  EXPECT_EQ(meshes, 10);
 }
 
 /// Two layers more, under each policy of each strategy: tensors of a run grow as its estimate.

@@ -1,5 +1,5 @@
-// attention_memory.h: bytes of one call of attention, and whether a problem fits the devices of a
-// cluster.
+// attention_memory.h: bytes of one call of attention, those that a layer keeps of it, and whether a
+// problem fits the devices of a cluster.
 #pragma once
 
 #include <cstdint>

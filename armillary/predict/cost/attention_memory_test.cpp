@@ -1,4 +1,5 @@
-// attention_memory_test.cpp: the bytes of a problem are those that a simulation of it needs.
+// attention_memory_test.cpp: the bytes of a problem are those that a simulation of it needs; bytes
+// that strategies keep, by hand.
 #include "armillary/predict/cost/attention_memory.h"
 
 #include <gtest/gtest.h>
