@@ -8,12 +8,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <numeric>
 #include <span>
 #include <string_view>
@@ -24,6 +21,7 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/initial_values.h"
 #include "armillary/train/tensor_array.h"
+#include "armillary/train/wait_time.h"
 
 namespace armillary::train {
 namespace {
@@ -48,27 +46,6 @@ void draw(const model::Parameter& parameter, const model::GlobalRange& range, st
       std::span(drawn.data_ptr<float>(), static_cast<std::size_t>(drawn.numel())));
   if (!drawn.is_same(values)) values.copy_(drawn);
 }
-
-/// Copies equal tensors as bytes, in the thread that calls.
-void copy_bytes(const at::Tensor& to, const at::Tensor& from) {
-  ARMILLARY_CHECK(to.nbytes() == from.nbytes());
-  if (from.nbytes() > 0) std::memcpy(to.data_ptr(), from.const_data_ptr(), from.nbytes());
-}
-
-/// Adds the seconds that it lives to a sum.
-class WaitTime {
- public:
-  explicit WaitTime(double& sum_s) : sum_s_(sum_s) {}
-  WaitTime(const WaitTime&) = delete;
-  WaitTime& operator=(const WaitTime&) = delete;
-  ~WaitTime() {
-    sum_s_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin_).count();
-  }
-
- private:
-  double& sum_s_;
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-};
 
 /// Elements of one index of dim 0; a scalar is one row.
 std::int64_t row_of(const model::Shape& shape) {
@@ -460,75 +437,6 @@ void Store::start_gather_values(int unit) {
   }
 }
 
-std::int64_t Store::state_bytes(const Unit& unit) const {
-  return (masters_in_state() ? 3 : 2) * own_count(unit) * size_of(dtypes_.master);
-}
-
-Store::StateBuffer& Store::buffer_of(int unit, int buffer) {
-  ARMILLARY_CHECK(lane_ != nullptr && buffer >= 0 && buffer < kBuffers);
-  StateBuffer& of = buffers_[static_cast<std::size_t>(buffer)];
-  ARMILLARY_CHECK(of.unit == unit);
-  return of;
-}
-
-void Store::start_fetch(int unit, int buffer) {
-  const Unit& from = unit_at(unit);
-  StateBuffer& to = buffer_of(-1, buffer);
-  to.unit = unit;
-  to.fetched = lane_->start([&from, &to] {
-    to.values = at::empty_like(from.state);
-    copy_bytes(to.values, from.state);
-  });
-  staged_bytes_ += state_bytes(from);
-  count_bytes();
-}
-
-// The place of a part of a unit's state in the buffer.
-at::Tensor Store::staged(const at::Tensor& state, int buffer) const {
-  return buffers_[static_cast<std::size_t>(buffer)].values.as_strided(
-      state.sizes(), state.strides(), state.storage_offset());
-}
-
-std::vector<Piece> Store::staged_pieces(int unit, int buffer) {
-  {
-    const WaitTime wait(waited_s_);
-    lane_->wait(buffer_of(unit, buffer).fetched);
-  }
-  std::vector<Piece> pieces;
-  for (const Piece& piece : pieces_) {
-    if (piece.unit != unit) continue;
-    pieces.push_back(piece);
-    pieces.back().mean = staged(piece.mean, buffer);
-    pieces.back().square = staged(piece.square, buffer);
-    if (masters_in_state()) pieces.back().value = staged(piece.value, buffer);
-  }
-  return pieces;
-}
-
-void Store::place_staged(int unit, int buffer) {
-  if (!masters_in_state()) return;
-  Unit& of = unit_at(unit);
-  of.values.all().narrow(0, of.begin, own_count(of)).copy_(staged(of.own_values, buffer));
-  of.is_placed = true;
-}
-
-void Store::start_move_back(int unit, int buffer) {
-  const Unit& to = unit_at(unit);
-  StateBuffer& from = buffer_of(unit, buffer);
-  from.unit = -1;
-  lane_->start([&from, &to] {
-    copy_bytes(to.state, from.values);
-    from.values.reset();
-  });
-  staged_bytes_ -= state_bytes(to);
-}
-
-void Store::finish_moves() {
-  if (lane_ == nullptr) return;
-  const WaitTime wait(waited_s_);
-  lane_->finish();
-}
-
 void Store::finish_gathers() {
   for (Unit& unit : units_) wait_for_gather(unit);
 }
@@ -560,12 +468,6 @@ std::int64_t Store::bytes_at_rest() const {
     bytes += zero_ < 2 ? unit.gradients.bytes() : own;
     if (!place_.on_host) bytes += state_bytes(unit);
   }
-  return bytes;
-}
-
-std::int64_t Store::bytes_on_host() const {
-  std::int64_t bytes = 0;
-  for (const Unit& unit : units_) bytes += place_.on_host ? state_bytes(unit) : 0;
   return bytes;
 }
 

@@ -251,7 +251,6 @@ class Store {
   /// Whether these are with the state; at stage 3 ranks gather them.
   bool masters_in_state() const { return zero_ < 3 && has_own_masters(); }
   std::int64_t state_bytes(const Unit& unit) const;
-  at::Tensor staged(const at::Tensor& state, int buffer) const;
   StateBuffer& buffer_of(int unit, int buffer);
   at::Tensor place_own_values(Unit& unit) const;
   void start_gather(Unit& unit);

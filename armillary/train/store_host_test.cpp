@@ -2,6 +2,7 @@
 // states in them.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -70,6 +71,23 @@ TEST(StoreHost, ABufferInUseIsNoOther) {
   Store device(ThreeUnits(), 7);
   EXPECT_THROW(device.start_fetch(0, 0), InternalError);
   device.finish_moves();
+}
+
+TEST(StoreHost, ABufferOfAnotherUnitGivesNoValues) {
+  Store store(ThreeUnits(), 7, {}, {.param = at::kBFloat16}, {.on_host = true});
+  const at::Tensor before = store.use(1).at("matrix").detach().clone();
+  const auto expect_refused = [&](int unit, int buffer, const char* text) {
+    EXPECT_THAT([&] { store.place_staged(unit, buffer); },
+                testing::ThrowsMessage<InternalError>(text));
+  };
+  store.start_fetch(0, 0);
+  (void)store.staged_pieces(0, 0);
+  expect_refused(1, 0, "store: buffer 0 with the state of unit 0; that of unit 1 is required");
+  expect_refused(0, 1, "store: buffer 1 with the state of no unit; that of unit 0 is required");
+  store.start_move_back(0, 0);
+  expect_refused(0, 0, "store: buffer 0 with the state of no unit; that of unit 0 is required");
+  store.finish_moves();
+  EXPECT_TRUE(store.use(1).at("matrix").equal(before));
 }
 
 // Masters of bf16 values are with the moments; models have their values at once.
