@@ -190,7 +190,7 @@ def test_more_processes_than_the_recipe_has_ranks(tmp_path, engine):
     assert ending.code == 2
     assert ending.left == []
     assert "3 processes that " in ending.output
-    assert "parallelism.context_parallel_degree = 2; equal numbers are required" in ending.output
+    assert "parallelism.context_parallel_degree = 2; equal numbers are required; nearest: -n 2" in ending.output
 
 
 MESHES = [

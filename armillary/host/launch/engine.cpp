@@ -144,9 +144,9 @@ EngineChoice choose_engine(const EngineFlags& flags, const std::optional<Process
   }
   // Last, the sizes: the recipe or the flags ask for one world, the launcher started another.
   if (place->world != request.world) {
-    fail<InvalidArgument>("{} that {} started, and {}; equal numbers are required",
+    fail<InvalidArgument>("{} that {} started, and {}; equal numbers are required; nearest: -n {}",
                           count_of(place->world, "process", "processes"), place->launcher,
-                          request.where);
+                          request.where, request.world);
   }
   return {.engine = engine, .place = place};
 }

@@ -123,7 +123,7 @@ TEST(Engine, HasAsManyProcessesAsRanks) {
       },
       testing::ThrowsMessage<InvalidArgument>(
           "4 processes that Open MPI started, and parallelism.context_parallel_degree = 2; equal "
-          "numbers are required"));
+          "numbers are required; nearest: -n 2"));
 }
 
 }  // namespace
