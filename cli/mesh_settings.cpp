@@ -6,7 +6,6 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/user_text.h"
-#include "armillary/predict/sim/cluster.h"
 
 namespace armillary::cli {
 
@@ -32,26 +31,29 @@ const tune::Advised* fastest_to_train(const tune::Advice& advice) {
   return fastest == advice.meshes.end() ? nullptr : &*fastest;
 }
 
-tune::Advised choose_mesh(std::string_view text, const cost::Step& step) {
+sim::Cluster cluster_of_mesh(std::string_view text) {
   constexpr std::string_view kAuto = "auto:";
   if (!text.starts_with(kAuto) || text.size() == kAuto.size()) {
     fail<InvalidArgument>("--mesh: {} given; auto:CLUSTER is required, such as auto:c6",
                           quote(text));
   }
-  const tune::Advice advice =
-      tune::advise({.model = "the recipe's model",
-                    .step = step,
-                    .cluster = sim::load_cluster(std::string(text.substr(kAuto.size()))),
-                    .microbatch = 0,
-                    .mask = [](std::int64_t seq) {
-                      return plan::parse_mask("causal", {seq, seq});
-                    }});
+  return sim::load_cluster(std::string(text.substr(kAuto.size())));
+}
+
+tune::Advised choose_mesh(const sim::Cluster& cluster, const cost::Step& step) {
+  const tune::Advice advice = tune::advise({.model = "the recipe's model",
+                                            .step = step,
+                                            .cluster = cluster,
+                                            .microbatch = 0,
+                                            .mask = [](std::int64_t seq) {
+                                              return plan::parse_mask("causal", {seq, seq});
+                                            }});
   const tune::Advised* const fastest = fastest_to_train(advice);
   if (fastest == nullptr) {
     fail<InvalidArgument>(
         "--mesh: every mesh that fits on {} has pipeline parallelism, which is not built yet; "
         "the fastest is {}",
-        text.substr(kAuto.size()), to_string(advice.meshes.front()));
+        cluster.name, to_string(advice.meshes.front()));
   }
   return *fastest;
 }

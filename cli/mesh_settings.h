@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "armillary/predict/sim/cluster.h"
 #include "armillary/predict/tune/advise.h"
 
 namespace armillary::cli {
@@ -16,9 +17,13 @@ std::vector<std::string> mesh_settings(const tune::Advised& advised);
 /// built yet. Null: none fits.
 const tune::Advised* fastest_to_train(const tune::Advice& advice);
 
-/// The mesh, with the sequences of a pass, for a step on the cluster of `auto:CLUSTER`. Its
-/// replicas share the sequences of the step in equal passes.
-/// @throws InvalidArgument for another text, as tune::advise, or if no mesh that trains fits.
-tune::Advised choose_mesh(std::string_view text, const cost::Step& step);
+/// The cluster of `auto:CLUSTER`. @throws InvalidArgument for another text, or as
+/// sim::load_cluster.
+sim::Cluster cluster_of_mesh(std::string_view text);
+
+/// The mesh, with the sequences of a pass, for a step on a cluster. Its replicas share the
+/// sequences of the step in equal passes. @throws InvalidArgument as tune::advise, or if no mesh
+/// that trains fits.
+tune::Advised choose_mesh(const sim::Cluster& cluster, const cost::Step& step);
 
 }  // namespace armillary::cli

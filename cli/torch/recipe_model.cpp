@@ -18,7 +18,7 @@ namespace {
 cost::ModelCost model_of(const std::string& path, const std::vector<std::string>& settings) {
   train::Recipe recipe = train::load_recipe(path);
   for (const std::string& setting : settings) train::apply_setting(recipe, setting);
-  return cost_on_cluster(recipe, path);
+  return cost_of_meshes(recipe, path);
 }
 
 }  // namespace
@@ -36,6 +36,16 @@ cost::ModelCost cost_on_cluster(const train::Recipe& recipe, const std::string& 
       .native_bf16(true)
       .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
   return model::decoder_cost(decoder);
+}
+
+cost::ModelCost cost_of_meshes(const train::Recipe& recipe, const std::string& path) {
+  if (recipe.optimizer.state_on_host()) {
+    fail<InvalidArgument>(
+        "{}: optimizer.state_device host given; device is required, with which meshes are "
+        "compared: --set optimizer.state_device=device, or `armillary simulate` for one mesh",
+        excerpt(path));
+  }
+  return cost_on_cluster(recipe, path);
 }
 
 void add_recipe_advise(CLI::App& app, int& exit_code) {

@@ -13,4 +13,8 @@ namespace armillary::cli {
 /// which steps are costed.
 cost::ModelCost cost_on_cluster(const train::Recipe& recipe, const std::string& path);
 
+/// The same for a search of a mesh, which has the optimizer's state on devices. @throws
+/// InvalidArgument also for a recipe that has it on the host.
+cost::ModelCost cost_of_meshes(const train::Recipe& recipe, const std::string& path);
+
 }  // namespace armillary::cli

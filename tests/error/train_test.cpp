@@ -188,6 +188,13 @@ TEST_F(TrainErrorTest, TheMeshOfACluster) {
   expect_mesh_refused("c8", bf16, "--mesh: 'c8' given; auto:CLUSTER is required");
   expect_mesh_refused("auto:c88", bf16, "nearest: c8");
   expect_mesh_refused("auto:c8", "training.steps=2", "bfloat16 is required");
+  // The text of --mesh is told before what the recipe lacks for it.
+  expect_mesh_refused("c8", "training.steps=2", "--mesh: 'c8' given; auto:CLUSTER is required");
+  expect_mesh_refused("auto:", "training.steps=2", "--mesh: 'auto:' given; auto:CLUSTER");
+  expect_mesh_refused("auto:c88", "training.steps=2", "nearest: c8");
+  expect_train_refused(
+      {tiny, "--mesh", "auto:c8", "--set", bf16, "--set", "optimizer.state_device=host"},
+      "tiny.toml: optimizer.state_device host given; device is required");
 }
 
 // No mesh has passes of the file's 5 sequences out of 8; the printed recipe has those of `advise`.

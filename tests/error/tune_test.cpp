@@ -142,6 +142,10 @@ TEST(AdviseOutput, MeshOfTheModelOfARecipe) {
                                          "data_parallel_shard_degree=1 --set parallelism.")));
   expect_error({"advise", recipe, "c6", "--seq", "8192"},
                AllOf(HasSubstr("float32 given; bfloat16 is required"), HasSubstr("--set " + bf16)));
+  expect_error({"advise", recipe, "c6", "--seq", "8192", "--set", bf16, "--set",
+                "optimizer.state_device=host"},
+               HasSubstr("llama.toml: optimizer.state_device host given; device is required, with "
+                         "which meshes are compared: --set optimizer.state_device=device"));
   expect_error({"advise", recipe, "c6", "--seq", "8192", "--set", "model.dim=127"},
                HasSubstr("nearest: 128"));
   expect_error({"advise", recipe, "c6", "--seq", "8192", "--step", "dit"},
