@@ -12,14 +12,16 @@ namespace armillary::cli {
 std::vector<std::string> mesh_settings(const tune::Advised& advised) {
   const cost::Parallelism& parallelism = advised.parallelism;
   const auto recompute = static_cast<std::size_t>(parallelism.recompute);
+  // A rank alone along cp has the defaults of `train`, which tells what does nothing.
+  const bool is_spread = parallelism.mesh.cp > 1;
   return {
       fmt::format("parallelism.data_parallel_shard_degree={}", parallelism.mesh.dp),
       "parallelism.data_parallel_replicate_degree=1",
       fmt::format("parallelism.context_parallel_degree={}", parallelism.mesh.cp),
       fmt::format("parallelism.tensor_parallel_degree={}", parallelism.mesh.tp),
       fmt::format("parallelism.zero={}", parallelism.zero),
-      fmt::format("parallelism.strategy={}", to_string(advised.attention.strategy)),
-      fmt::format("parallelism.layout={}", to_string(advised.attention.layout)),
+      "parallelism.strategy=" + (is_spread ? to_string(advised.attention.strategy) : "ring"),
+      "parallelism.layout=" + (is_spread ? to_string(advised.attention.layout) : "zigzag"),
       fmt::format("activation_checkpoint.mode={}", cost::recompute_names()[recompute]),
       fmt::format("training.local_batch_size={}", parallelism.microbatch),
   };

@@ -239,6 +239,15 @@ nlohmann::json to_json(const PassTraffic& pass) {
   return {{"sent_bytes_per_rank", pass.sent_bytes_per_rank}, {"steps", pass.steps}};
 }
 
+/// Lines about settings that do nothing.
+std::string describe_unused(const Recipe& recipe) {
+  std::string text;
+  for (const std::string& line : settings_without_effect(recipe)) {
+    text += "note        " + line + "\n";
+  }
+  return text;
+}
+
 /// The dtype in which gradients travel.
 const std::string& reduce_name(const TrainingOptions& training) {
   return training.dtype == "float64" ? training.dtype : training.mixed_precision_reduce;
@@ -381,7 +390,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "{}  gradients in {}{} {:.2f} MiB\n"
       "memory of the largest rank: {:.2f} MiB\n"
       "  parameters {:.2f}, gradients {:.2f}, {}{}, attention slots {:.2f}, activations {:.2f}{} "
-      "MiB\n{}{}",
+      "MiB\n{}{}{}",
       recipe.model.name, estimate.cost.parameters, count_of(tokens, "token"),
       count_of(estimate.visible_pairs, "visible pair"),
       estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12,
@@ -392,7 +401,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       recipe.parallelism.zero == 0 ? "" : ", parameters", mib(estimate.gradient_sent_bytes),
       mib(memory.total()), mib(memory.parameters), mib(memory.gradients), on_device, gathered,
       mib(memory.attention), mib(memory.activations + memory.transient), copy, on_host,
-      describe_policies(recipe, estimate));
+      describe_policies(recipe, estimate), describe_unused(recipe));
 }
 
 nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
@@ -436,7 +445,8 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
             {"attention", whole(memory.attention)},
             {"activations", whole(memory.activations + memory.transient)},
             {"checkpoint", whole(memory.checkpoint)},
-            {"total", whole(memory.total())}}}};
+            {"total", whole(memory.total())}}},
+          {"without_effect", settings_without_effect(recipe)}};
 }
 
 }  // namespace armillary::train

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,21 @@ void check_narrow_transfer(const Recipe& recipe) {
       recipe.training.mixed_precision_param);
 }
 
+/// Refuses keys of checkpoints in a run that saves none.
+void check_saving(const CheckpointOptions& checkpoint) {
+  if (checkpoint.enable) return;
+  const auto require = [](const char* key, std::int64_t given, std::int64_t usual) {
+    if (given == usual) return;
+    fail<InvalidArgument>(
+        "recipe: checkpoint.{} = {} with checkpoint.enable = false, where nothing is saved; {}, "
+        "the default, is required; nearest: checkpoint.enable = true",
+        key, given, usual);
+  };
+  const CheckpointOptions usual;
+  require("interval", checkpoint.interval, usual.interval);
+  require("keep_latest_k", checkpoint.keep_latest_k, usual.keep_latest_k);
+}
+
 /// The mask of a pass. Real documents are not known yet; one as long as its sequence is legal in
 /// every mask that is legal with any documents.
 plan::Mask mask_of_pass(const Recipe& recipe) {
@@ -105,6 +121,7 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   if (recipe.checkpoint.folder.empty()) {
     fail<InvalidArgument>("recipe: checkpoint.folder is empty; a folder is required");
   }
+  check_saving(recipe.checkpoint);
   model::check_model(recipe.model);
   check_tables(recipe, vocab_size);
   check_window(recipe);
@@ -153,6 +170,32 @@ void check_strategy(const Recipe& recipe) {
   for (int index = 0; index < tp; ++index) {
     plan::check_legal(attention_problem(recipe, heads_along_tp(all, index, tp), mask), strategy);
   }
+}
+
+std::vector<std::string> settings_without_effect(const Recipe& recipe) {
+  const ParallelismOptions& mine = recipe.parallelism;
+  const ParallelismOptions usual;
+  std::vector<std::string> lines;
+  const auto add = [&](const std::string& setting, std::string_view where) {
+    lines.push_back(fmt::format("{} has no effect with {}", setting, where));
+  };
+  if (mine.zero > 1 && mine.data_parallel_shard_degree * mine.context_parallel_degree == 1) {
+    add(fmt::format("parallelism.zero = {}", mine.zero),
+        "data_parallel_shard_degree 1 and context_parallel_degree 1, where nothing is divided");
+  }
+  const std::string_view alone = "context_parallel_degree 1, where no sequence is spread";
+  const bool is_spread = mine.context_parallel_degree > 1;
+  if (!is_spread && mine.strategy != usual.strategy && !tune::is_automatic(mine.strategy)) {
+    add("parallelism.strategy = " + mine.strategy, alone);
+  }
+  if (!is_spread && mine.layout != usual.layout) {
+    add("parallelism.layout = " + mine.layout, alone);
+  }
+  const std::int64_t compared = recipe.training.check_replicas;
+  if (compared > 0 && compared != TrainingOptions().check_replicas && mesh_of(mine).ranks() == 1) {
+    add(fmt::format("training.check_replicas = {}", compared), "one rank");
+  }
+  return lines;
 }
 
 std::string checkpoint_folder(const Recipe& recipe) {

@@ -18,7 +18,10 @@ namespace armillary::train {
 namespace {
 
 using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
 using testing::ThrowsMessage;
 
@@ -285,6 +288,45 @@ TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
   Recipe huge = with("model.dim=2147483640");
   huge.model.n_layers = 2147483647;
   EXPECT_THAT([&] { validate(huge); }, ThrowsMessage<InvalidArgument>(HasSubstr("overflows")));
+}
+
+// Saved by nobody: a reader would believe in checkpoints that are not there.
+TEST(Recipe, KeysOfCheckpointsThatAreNotSavedAreRefused) {
+  expect_invalid(
+      "checkpoint.interval=100",
+      "recipe: checkpoint.interval = 100 with checkpoint.enable = false, where nothing is "
+      "saved; 500, the default, is required; nearest: checkpoint.enable = true");
+  expect_invalid("checkpoint.keep_latest_k=0", "checkpoint.keep_latest_k = 0 with ", "; 10, the ");
+  Recipe saving = with("checkpoint.interval=100");
+  saving.checkpoint.enable = true;
+  validate(saving);
+}
+
+// An axis of 1 is legal with any of these, and their reader is told.
+TEST(Recipe, SettingsWithoutEffectAreTold) {
+  EXPECT_THAT(settings_without_effect(Recipe()), IsEmpty());
+  Recipe recipe = with("parallelism.zero=3");
+  recipe.parallelism.strategy = "ulysses";
+  recipe.parallelism.layout = "striped";
+  recipe.training.check_replicas = 7;
+  validate(recipe);
+  EXPECT_THAT(
+      settings_without_effect(recipe),
+      ElementsAre("parallelism.zero = 3 has no effect with data_parallel_shard_degree 1 and "
+                  "context_parallel_degree 1, where nothing is divided",
+                  "parallelism.strategy = ulysses has no effect with "
+                  "context_parallel_degree 1, where no sequence is spread",
+                  "parallelism.layout = striped has no effect with "
+                  "context_parallel_degree 1, where no sequence is spread",
+                  "training.check_replicas = 7 has no effect with one rank"));
+  recipe.parallelism.strategy = "auto:cluster=c1";  // chooses for any mesh
+  recipe.parallelism.tensor_parallel_degree = 2;
+  EXPECT_THAT(settings_without_effect(recipe),
+              ElementsAre(HasSubstr("parallelism.zero = 3 "), HasSubstr("parallelism.layout = ")));
+  recipe.parallelism.data_parallel_replicate_degree = 2;  // Copies divide nothing either.
+  EXPECT_THAT(settings_without_effect(recipe), Contains(HasSubstr("parallelism.zero = 3 ")));
+  recipe.parallelism.context_parallel_degree = 2;
+  EXPECT_THAT(settings_without_effect(recipe), IsEmpty());
 }
 
 TEST(Recipe, FilesThatAreNoRecipesAreRefused) {

@@ -111,7 +111,7 @@ TEST(Resume, IsBitwiseAsIfTheRunHadNeverStopped) {
     Recipe recipe = saving_recipe(folder);
     recipe.training.mixed_precision_param = dtype;
     Recipe without = recipe;
-    without.checkpoint.enable = false;
+    without.checkpoint = {};
     const std::vector<StepMetrics> whole = run(without);
     EXPECT_FALSE(fs::exists(recipe.job.dump_folder)) << "nothing is written unless it is enabled";
 
@@ -209,7 +209,7 @@ TEST(Resume, OnAnotherWorldOrStrategyDiffersByRoundingOnly) {
   const ScratchFolder folder;
   const Recipe recipe = saving_recipe(folder);
   Recipe without = recipe;
-  without.checkpoint.enable = false;
+  without.checkpoint = {};
   const std::vector<StepMetrics> whole = run(without);
   EXPECT_THROW(train_part(recipe, false, 0, 5), Error);
   struct Other {
@@ -223,7 +223,7 @@ TEST(Resume, OnAnotherWorldOrStrategyDiffersByRoundingOnly) {
     spread.parallelism.context_parallel_degree = other.world;
     spread.parallelism.strategy = other.strategy;
     spread.parallelism.layout = other.layout;
-    spread.checkpoint.enable = false;  // leaves the checkpoint of step 5 for the next
+    spread.checkpoint = {};  // leaves the checkpoint of step 5 for the next
     const RunPart part = train_part(spread, true);
     ASSERT_EQ(part.steps.size(), static_cast<std::size_t>(kSteps - 5));
     for (const StepMetrics& metrics : part.steps) {

@@ -143,7 +143,8 @@ void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
     if (!arguments.init_from.empty()) {
       train::copy_tokenizer(arguments.init_from, train::tokenizer_folder(recipe.job.dump_folder));
     }
-    if (!arguments.json) print(summary);
+    if (!arguments.json) return print(summary);
+    for (const std::string& line : train::settings_without_effect(recipe)) print_notice(line, true);
   };
   const train::TrainResult result = train::train(
       recipe, data,

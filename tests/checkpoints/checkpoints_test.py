@@ -40,6 +40,8 @@ def command(folder, *more, steps=12, world=2, recipe="llama", **keys):
         "checkpoint.enable": "true",
         "checkpoint.interval": 3,
     } | {key.replace("__", "."): value for key, value in keys.items()}
+    if settings["checkpoint.enable"] == "false":
+        del settings["checkpoint.interval"]
     flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     return [PROGRAM, "train", ROOT / "recipes" / f"{recipe}.toml", *flags, *more]
 

@@ -120,6 +120,29 @@ TEST_F(TrainErrorTest, Settings) {
   expect_setting_refused("model.scale=tny", "full or tiny is required; nearest: tiny");
 }
 
+// A run on one rank of a recipe for many is told what does nothing; nothing is saved by accident.
+TEST_F(TrainErrorTest, SettingsWithoutEffect) {
+  expect_setting_refused("checkpoint.interval=100",
+                         "checkpoint.interval = 100 with checkpoint.enable = false, where nothing",
+                         "nearest: checkpoint.enable = true");
+  const std::string line =
+      "parallelism.zero = 3 has no effect with data_parallel_shard_degree 1 and "
+      "context_parallel_degree 1, where nothing is divided";
+  const Arguments zero{path("tiny.toml"), "--set", "parallelism.zero=3"};
+  const auto with = [&](const Arguments& more) {
+    Arguments all = zero;
+    all.insert(all.end(), more.begin(), more.end());
+    return train(all);
+  };
+  EXPECT_THAT(with({"--dry-run"}).out, HasSubstr("\nnote        " + line + "\n"));
+  const auto dry = nlohmann::json::parse(with({"--dry-run", "--json"}).out);
+  EXPECT_EQ(dry.at("without_effect"), nlohmann::json::array({line}));
+  const ProgramRun trained = with({"--set", "training.steps=2", "--set", "model.dim=16", "--json"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(trained.out, StartsWith(nlohmann::json{{"notice", line}}.dump() + "\n"));
+  EXPECT_THAT(train({path("tiny.toml"), "--dry-run"}).out, testing::Not(HasSubstr("no effect")));
+}
+
 TEST_F(TrainErrorTest, Text) {
   expect_setting_refused("training.dataset_path=", "training.dataset_path is empty");
   expect_setting_refused("training.dataset_path=" + path("none"), "none' does not exist");
