@@ -13,7 +13,8 @@ namespace armillary::launch {
 /// The guard of a folder, which may be made later, from construction to the end of this object or
 /// of this process. If the process dies first, the guard removes the folder, and what processes
 /// that have it among their variables still put there. It waits for their end, but not for ever:
-/// then it names the one that is left, in the system's log and on the terminal, if there is one.
+/// then it names the one that is left, in the system's log and on the terminal, if there is one. It
+/// holds neither the terminal nor any other stream.
 class FolderGuard {
  public:
   /// Forks. A system that gives no process gives no guard either: the folder is then as safe as

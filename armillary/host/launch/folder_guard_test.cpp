@@ -3,6 +3,7 @@
 #include "armillary/host/launch/folder_guard.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <pty.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -100,34 +101,104 @@ pid_t user_of_folder(const std::string& folder) {
   return user;
 }
 
-TEST_F(GuardedFolder, AProcessThatDoesNotEndIsNamedAndNotWaitedFor) {
-  const pid_t user = user_of_folder(path_);
-  int terminal = -1;
-  int other = -1;
-  ASSERT_EQ(openpty(&terminal, &other, nullptr, nullptr, nullptr), 0);
+/// A terminal, and what is read from it.
+class TestTerminal {
+ public:
+  TestTerminal() { EXPECT_EQ(openpty(&reader_, &stream_, nullptr, nullptr, nullptr), 0); }
+  ~TestTerminal() {
+    close(reader_);
+    close_stream();
+  }
+  TestTerminal(const TestTerminal&) = delete;
+  TestTerminal& operator=(const TestTerminal&) = delete;
+
+  int stream() const { return stream_; }
+  void close_stream() {
+    if (stream_ >= 0) close(stream_);
+    stream_ = -1;
+  }
+  /// What comes within so many seconds, up to the end of a line or of the last process that holds
+  /// the terminal.
+  std::string read_line(int seconds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    std::string told;
+    while (told.find('\n') == std::string::npos && std::chrono::steady_clock::now() < end) {
+      pollfd source{reader_, POLLIN, 0};
+      if (poll(&source, 1, 100) <= 0) continue;
+      std::array<char, 256> text = {};
+      const ssize_t size = read(reader_, text.data(), text.size());
+      if (size <= 0) break;  // Nobody holds it.
+      told.append(text.data(), static_cast<std::size_t>(size));
+    }
+    is_held_ = std::chrono::steady_clock::now() >= end;
+    return told;
+  }
+  /// Whether the last read_line() came to its deadline.
+  bool is_held() const { return is_held_; }
+
+ private:
+  int reader_ = -1;
+  int stream_ = -1;
+  bool is_held_ = false;
+};
+
+/// Ends the owner of the guard of a folder, which tells errors on a terminal.
+void kill_owner(const fs::path& folder, const TestTerminal& terminal, int patience_s) {
   const pid_t owner = fork();
   if (owner == 0) {
-    dup2(other, STDERR_FILENO);
-    const FolderGuard guard(path_, std::chrono::seconds(2));
+    for (const int stream : {STDOUT_FILENO, STDERR_FILENO}) dup2(terminal.stream(), stream);
+    const FolderGuard guard(folder, std::chrono::seconds(patience_s));
     raise(SIGKILL);
   }
   waitpid(owner, nullptr, 0);
-  close(other);  // The guard has it alone: its end is the end of what is read.
-  std::string told;
-  std::array<char, 256> text = {};
-  for (ssize_t n = 0; (n = read(terminal, text.data(), text.size())) > 0;) {
-    told.append(text.data(), static_cast<std::size_t>(n));
-  }
-  close(terminal);
+}
+
+TEST_F(GuardedFolder, AProcessThatDoesNotEndIsNamedAndNotWaitedFor) {
+  const pid_t user = user_of_folder(path_);
+  TestTerminal terminal;
+  kill_owner(path_, terminal, 2);
+  const std::string told = terminal.read_line(60);
   const std::string pid = std::to_string(user);
-  EXPECT_NE(told.find("process " + pid + " (sleep) still uses " + path_.string() +
-                      " 2 s after its launcher was killed"),
+  EXPECT_NE(told.find("armillary: launch: process " + pid + " (sleep) still uses " +
+                      path_.string() + " 2 s after its launcher was killed"),
             std::string::npos)
       << told;
   EXPECT_NE(told.find("kill -9 " + pid), std::string::npos) << told;
   EXPECT_FALSE(fs::exists(path_));
   kill(user, SIGKILL);
   waitpid(user, nullptr, 0);
+}
+
+// A terminal ends with the last process that holds it, and ssh with the terminal.
+TEST_F(GuardedFolder, HoldsNoTerminal) {
+  const pid_t user = user_of_folder(path_);
+  TestTerminal terminal;
+  kill_owner(path_, terminal, 60);
+  terminal.close_stream();
+  EXPECT_EQ(terminal.read_line(30), "");
+  EXPECT_FALSE(terminal.is_held());
+  kill(user, SIGKILL);
+  waitpid(user, nullptr, 0);
+  EXPECT_TRUE(goes_away());
+}
+
+// Its user ends in the second in which the folder is seen to stay away.
+TEST_F(GuardedFolder, AProcessThatEndsAtTheDeadlineIsNotCalledUnseen) {
+  const pid_t user = fork();
+  if (user == 0) {
+    const std::string variable = "FOLDER=" + path_.string();
+    const char* variables[] = {variable.c_str(), "PATH=/usr/bin:/bin", nullptr};
+    execle("/bin/sh", "sh", "-c", "while sleep 0.02; do mkdir -p \"$FOLDER\"; done", nullptr,
+           const_cast<char**>(variables));
+    _exit(1);
+  }
+  TestTerminal terminal;
+  kill_owner(path_, terminal, 2);
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  kill(user, SIGKILL);
+  waitpid(user, nullptr, 0);
+  EXPECT_EQ(terminal.read_line(5), "");
+  EXPECT_TRUE(goes_away());
 }
 
 TEST_F(GuardedFolder, StaysAtTheEndOfTheGuard) {
