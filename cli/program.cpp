@@ -7,14 +7,20 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <exception>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
+#include "armillary/core/process_stat.h"
 #include "armillary/core/user_text.h"
+#include "armillary/host/launch/process_place.h"
 #include "armillary/proof/digest.h"
 #include "cli/hand_over.h"
 #include "cli/verbs.h"
@@ -32,6 +38,32 @@ int complain(int code, std::string_view text) {
       shorten(printable(code == kFailed ? text.substr(0, text.find('\n')) : text), kMostLineBytes);
   std::ranges::replace(line, '\n', ' ');
   fmt::print(stderr, "armillary: {}\n", line);
+  return code;
+}
+
+/// Whether this process has met the others of its run.
+std::atomic<bool> has_met = false;
+
+/// Whether a launcher started this process as one of several. Variables that make no sense are such
+/// a launcher's too.
+bool has_peers() {
+  try {
+    const std::optional<launch::ProcessPlace> place = launch::find_place();
+    return place && place->world > 1;
+  } catch (const InvalidArgument&) {
+    return true;
+  }
+}
+
+/// The end of a process with bad input (program.h).
+int end_with_bad_input(std::string_view text) {
+  constexpr double kLeastStay = 1;  // s
+  constexpr double kMostStay = 5;
+  const int code = complain(kBadInput, text);
+  if (!has_met && has_peers()) {
+    const double stay_s = std::clamp(age_of_process_s(), kLeastStay, kMostStay);
+    std::this_thread::sleep_for(std::chrono::duration<double>(stay_s));
+  }
   return code;
 }
 
@@ -127,6 +159,10 @@ std::vector<AddVerb> verbs_without_torch() {
           name_check,  name_bench, name_calibrate, name_doctor};
 }
 
+void note_meeting() {
+  has_met = true;
+}
+
 int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& verbs) {
   CLI::App app("Exact sequence-parallel attention: plans, proofs, and runs.", "armillary");
   int exit_code = kDone;
@@ -146,13 +182,13 @@ int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& v
   } catch (const CLI::Success& help) {  // --help or --version was given.
     return app.exit(help);
   } catch (const CLI::ExtrasError& error) {
-    return complain(kBadInput, text_of_extras(app, error.what()));
+    return end_with_bad_input(text_of_extras(app, error.what()));
   } catch (const CLI::ParseError& error) {
-    return complain(kBadInput, text_of_flags(error));
+    return end_with_bad_input(text_of_flags(error));
   } catch (const InvalidArgument& error) {
-    return complain(kBadInput, error.what());
+    return end_with_bad_input(error.what());
   } catch (const IoError& error) {
-    return complain(kBadInput, error.what());
+    return end_with_bad_input(error.what());
   } catch (const std::exception& error) {
     return complain(kFailed, error_text(error));
   }

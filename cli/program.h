@@ -23,6 +23,14 @@ std::vector<AddVerb> all_verbs();
 /// Parses the command line and runs its verb. An error is written to standard error as one line.
 /// Returns the exit code: 0 done, 1 a run failed, 2 bad input. Throws only if standard error cannot
 /// be written.
+///
+/// Launchers end all processes of a run with the first that exits, and each is to say what it
+/// refuses. So one of several stays behind its line, until note_meeting(): as long as it took to
+/// come there, since another may be so much later, but 1 s at least and 5 s at most.
 int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& verbs);
+
+/// Says that this process has met the others of its run, which hear of its errors from now on.
+/// Threads: any.
+void note_meeting();
 
 }  // namespace armillary::cli

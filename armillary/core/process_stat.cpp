@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstddef>
+#include <ctime>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -30,6 +31,14 @@ ProcessStat stat_of_process(std::int64_t pid) {
   for (int i = 1; i < kStartField; ++i) fields >> field;
   if (!(fields >> stat.start)) stat.start = -1;
   return stat;
+}
+
+double age_of_process_s() {
+  timespec now = {};
+  clock_gettime(CLOCK_BOOTTIME, &now);
+  const double start_s = static_cast<double>(stat_of_process(getpid()).start) /
+                         static_cast<double>(sysconf(_SC_CLK_TCK));
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec) - start_s;
 }
 
 std::string this_host() {

@@ -19,6 +19,9 @@ struct ProcessStat {
 /// The process with that pid. Cost: about 10 us.
 ProcessStat stat_of_process(std::int64_t pid);
 
+/// Seconds since this process was started, also if another program has become this one.
+double age_of_process_s();
+
 /// Name of this machine, as gethostname() has it; "unknown" if it has none.
 std::string this_host();
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -19,6 +20,21 @@ TEST(ProcessStat, OfThisProcess) {
   const ProcessStat stat = stat_of_process(getpid());
   EXPECT_GT(stat.start, 0);
   EXPECT_FALSE(stat.stopped());
+}
+
+TEST(ProcessStat, AgeIsThatSinceTheStart) {
+  const double before_s = age_of_process_s();
+  EXPECT_GE(before_s, 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const double after_s = age_of_process_s();
+  EXPECT_GE(after_s - before_s, 0.1);
+  EXPECT_LT(after_s, 3600);
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(age_of_process_s() < after_s ? 0 : 1);
+  int status = 1;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(ProcessStat, OfNoProcess) {

@@ -7,6 +7,7 @@
 #include "armillary/comm/c10d.h"
 #include "armillary/comm/local.h"
 #include "armillary/comm/mpi.h"
+#include "cli/program.h"
 
 namespace armillary::cli {
 namespace {
@@ -37,14 +38,18 @@ launch::EngineChoice choose_engine(const launch::EngineFlags& flags,
 
 void run_ranks_on(const launch::EngineChoice& choice, int world, double timeout_s,
                   const std::function<void(comm::Communicator&)>& body) {
+  const auto meet = [&](comm::Communicator& comm) {
+    note_meeting();
+    body(comm);
+  };
   switch (choice.engine) {
     case launch::Engine::Threads:
-      return comm::run_ranks(world, body, {.timeout_s = timeout_s});
+      return comm::run_ranks(world, meet, {.timeout_s = timeout_s});
     case launch::Engine::Mpi:
-      return comm::run_mpi_rank(body, {.timeout_s = timeout_s, .lanes = 32, .world = world});
+      return comm::run_mpi_rank(meet, {.timeout_s = timeout_s, .lanes = 32, .world = world});
     case launch::Engine::C10d:
       return comm::run_c10d_rank(
-          body,
+          meet,
           {.rank = choice.place->rank,
            .world = world,
            .host = choice.place->address,

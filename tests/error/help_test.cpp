@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -299,6 +301,29 @@ TEST(Errors, LongTextsAreCutWhereverTheyAreEchoed) {
     EXPECT_LE(most, kMostQuotedBytes) << shown << refused.err.substr(0, 300);
     EXPECT_EQ(std::ranges::count(refused.err, '\n'), 1) << shown;
   }
+}
+
+// Launchers end all processes with the first that exits, perhaps before the others have said
+// theirs.
+TEST(BadInput, OneOfSeveralProcessesStaysBehindItsLine) {
+  const auto seconds = [] {
+    const auto begin = std::chrono::steady_clock::now();
+    expect_error({"plan", "--strategy", "rng"}, HasSubstr("nearest: ring"));
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  };
+  setenv("RANK", "1", 1);
+  setenv("WORLD_SIZE", "2", 1);
+  const double of_two = seconds();
+  unsetenv("WORLD_SIZE");
+  const double of_unknown = seconds();
+  setenv("WORLD_SIZE", "1", 1);
+  setenv("RANK", "0", 1);
+  const double of_one = seconds();
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+  EXPECT_GE(of_two, 1);
+  EXPECT_GE(of_unknown, 1);
+  EXPECT_LT(of_one, of_two);
 }
 
 /// Output that cannot be written is a failure of the program.

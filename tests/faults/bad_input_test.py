@@ -190,7 +190,19 @@ def test_more_processes_than_the_recipe_has_ranks(tmp_path, engine):
     assert ending.code == 2
     assert ending.left == []
     assert "3 processes that " in ending.output
-    assert "parallelism.context_parallel_degree = 2; equal numbers are required; nearest: -n 2" in ending.output
+    assert (
+        "parallelism.context_parallel_degree = 2; equal numbers are required; nearest: -n 2" in ending.output
+    )
+
+
+def expect_a_line_of_every_rank(folder, ending, world, text):
+    assert ending.left == [], ending.output
+    assert ending.code == 2, ending.output
+    told = [line for line in ending.output.splitlines() if " armillary: " in line]
+    ranks = sorted(line.split()[1] for line in told)
+    assert ranks == [f"{rank}]" for rank in range(world)], ending.output
+    assert all(text in line for line in told), ending.output
+    assert not (folder / "run" / "metrics.jsonl").exists()
 
 
 MESHES = [
@@ -213,13 +225,35 @@ def test_a_mesh_that_cannot_be_is_one_line_on_a_rank(tmp_path, engine, world, de
     words = runs.train(tmp_path, 1, 20, **{"training__global_batch_size": 2} | keys)
     with runs.Run(tmp_path, engine, world, words=words) as run:
         ending = run.end()
-    assert ending.left == [], ending.output
-    assert ending.code == 2
-    # mpirun ends the other ranks with the first, perhaps before they have said it.
-    told = [line for line in ending.output.splitlines() if " armillary: " in line]
-    assert 1 <= len(told) <= world, ending.output
-    assert all(text in line for line in told), ending.output
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+    expect_a_line_of_every_rank(tmp_path, ending, world, text)
+
+
+REFUSALS = [
+    (["--set", "training.step=3"], "nearest: steps"),
+    (["--dryrun"], "nearest: --dry-run"),
+    (["--mesh", "c6"], "--mesh: 'c6' given; auto:CLUSTER is required"),
+    (["--engine", "threads"], "each of which would do the whole run"),
+    (["--set", "training.dataset_path=none"], "'none' does not exist"),
+    (["--set", "training.seq_len=9999"], "nearest seq_len: 8000"),
+    (["--set", "checkpoint.interval=5"], "nearest: checkpoint.enable = true"),
+]
+
+
+@engines
+@pytest.mark.parametrize(("words", "text"), REFUSALS)
+def test_what_a_rank_refuses_by_itself_is_a_line_of_every_rank(tmp_path, engine, words, text):
+    expect_a_line_of_every_rank(tmp_path, launched(tmp_path, engine, *words), 2, text)
+
+
+@pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}")
+def test_a_refusal_is_a_line_of_every_rank_under_mpirun_itself(tmp_path):
+    words = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3", str(runs.PROGRAM)]
+    words += [*runs.train(tmp_path, 2, 20)]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=runs.LIMIT_S)
+    assert result.returncode == 2, result.stderr
+    told = [line for line in result.stderr.splitlines() if line.startswith("armillary: ")]
+    assert len(told) == 3, result.stderr
+    assert all("; equal numbers are required; nearest: -n 2" in line for line in told), result.stderr
 
 
 @pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}")
