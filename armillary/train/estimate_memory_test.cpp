@@ -119,6 +119,50 @@ TEST(Estimate, MemoryIsThatOfARunWhoseSumsAreRounded) {
   }
 }
 
+/// With state on the host, which here is memory of CPU tensors too and so is taken off.
+void expect_peak_with_state_on_host(const Recipe& recipe, const std::string& where, double measured,
+                                    const PackedText& data) {
+  const cost::StepMemory memory = estimate(recipe, data).memory;
+  const double on_device = measured - memory.host;
+  fmt::print("{:<40} estimate {:.1f} MiB, run {:.1f} MiB, ratio {:.3f}\n", where,
+             memory.total() / (1 << 20), on_device / (1 << 20), on_device / memory.total());
+  EXPECT_GT(memory.host, 0) << where;
+  EXPECT_NEAR(on_device / memory.total(), 1, 0.05) << where;
+}
+
+/// One rank, with the thread that copies. The state of two units is more than the backward of a
+/// short sequence has freed before updates, and less than that of a long one.
+TEST(Estimate, MemoryIsThatOfARunWithStateOnTheHost) {
+  for (const char* dtype : {"float32", "bfloat16"}) {
+    for (const std::int64_t length : {16, 2048}) {
+      const PackedText packed({std::string(5000, 'a')}, {.seq_len = length, .seed = 0});
+      Recipe recipe = long_recipe("llama", dtype);
+      recipe.model.vocab_size = 4000;
+      recipe.training.seq_len = length;
+      recipe.parallelism.context_parallel_degree = 1;
+      recipe.optimizer.state_device = "host";
+      EXPECT_EQ(estimate(recipe, packed).memory.buffers > 0, length == 16) << dtype;
+      const auto measured = static_cast<double>(
+          model::CountingAllocator::instance().peak_bytes([&] { train(recipe, packed, {}); }));
+      expect_peak_with_state_on_host(
+          recipe, fmt::format("state on the host, {} tokens, {}", length, dtype), measured, packed);
+    }
+  }
+}
+
+/// Ranks that divide the state: each with its share of it on the host.
+TEST(Estimate, MemoryIsThatOfARunWithSharesOfTheStateOnTheHost) {
+  for (const std::int64_t zero : {2, 3}) {
+    Recipe recipe = long_recipe("llama", zero == 2 ? "float32" : "bfloat16");
+    recipe.parallelism.zero = zero;
+    recipe.optimizer.state_device = "host";
+    // Buffers are of the thread that copies, and no part of the peak, which is in backward.
+    EXPECT_EQ(estimate(recipe, long_text()).memory.buffers, 0) << zero;
+    expect_peak_with_state_on_host(recipe, fmt::format("state on the host, zero {}", zero),
+                                   peak_of_a_run(recipe), long_text());
+  }
+}
+
 /// Y layers keep Y + 1 inputs, and attention's output beside them if it is not computed again.
 TEST(Estimate, ALayerMoreKeepsAnInputMore) {
   for (const std::string& mode : cost::recompute_names()) {
