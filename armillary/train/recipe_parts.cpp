@@ -195,6 +195,14 @@ std::vector<std::string> settings_without_effect(const Recipe& recipe) {
   if (compared > 0 && compared != TrainingOptions().check_replicas && mesh_of(mine).ranks() == 1) {
     add(fmt::format("training.check_replicas = {}", compared), "one rank");
   }
+  const LrScheduleOptions& schedule = recipe.lr_scheduler;
+  const std::string_view constant = "decay_ratio 0, where no rate decays";
+  if (schedule.decay_ratio == 0 && schedule.decay_type != LrScheduleOptions().decay_type) {
+    add("lr_scheduler.decay_type = " + schedule.decay_type, constant);
+  }
+  if (schedule.decay_ratio == 0 && schedule.min_lr_factor != LrScheduleOptions().min_lr_factor) {
+    add(fmt::format("lr_scheduler.min_lr_factor = {}", schedule.min_lr_factor), constant);
+  }
   return lines;
 }
 

@@ -26,8 +26,9 @@ void validate(const Recipe& recipe);
 /// The same for data with a vocabulary of this size.
 void validate(const Recipe& recipe, std::int64_t vocab_size);
 
-/// Settings of a legal recipe that do nothing on its mesh, a line each: an axis of 1 is legal with
-/// any strategy, layout and stage of ZeRO, so that one recipe runs on any mesh.
+/// Settings of a legal recipe that do nothing, a line each: an axis of 1 is legal with any
+/// strategy, layout and stage of ZeRO, so that one recipe runs on any mesh, and no decay with any
+/// shape of it.
 std::vector<std::string> settings_without_effect(const Recipe& recipe);
 
 /// Checks that the strategy can be made, and solves the attention problem on all ranks along tp.

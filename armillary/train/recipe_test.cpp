@@ -327,6 +327,12 @@ TEST(Recipe, SettingsWithoutEffectAreTold) {
   EXPECT_THAT(settings_without_effect(recipe), Contains(HasSubstr("parallelism.zero = 3 ")));
   recipe.parallelism.context_parallel_degree = 2;
   EXPECT_THAT(settings_without_effect(recipe), IsEmpty());
+  recipe.lr_scheduler = {.decay_ratio = 0, .decay_type = "linear", .min_lr_factor = 0.5};
+  EXPECT_THAT(
+      settings_without_effect(recipe),
+      ElementsAre("lr_scheduler.decay_type = linear has no effect with decay_ratio 0, where "
+                  "no rate decays",
+                  HasSubstr("lr_scheduler.min_lr_factor = 0.5 has no effect")));
 }
 
 TEST(Recipe, FilesThatAreNoRecipesAreRefused) {
