@@ -75,12 +75,12 @@ void check_narrow_transfer(const Recipe& recipe) {
 /// Refuses keys of checkpoints in a run that saves none.
 void check_saving(const CheckpointOptions& checkpoint) {
   if (checkpoint.enable) return;
-  const auto require = [](const char* key, std::int64_t given, std::int64_t usual) {
-    if (given == usual) return;
+  const auto require = [](const char* key, std::int64_t value, std::int64_t usual) {
+    if (value == usual) return;
     fail<InvalidArgument>(
         "recipe: checkpoint.{} = {} with checkpoint.enable = false, where nothing is saved; {}, "
         "the default, is required; nearest: checkpoint.enable = true",
-        key, given, usual);
+        key, value, usual);
   };
   const CheckpointOptions usual;
   require("interval", checkpoint.interval, usual.interval);
@@ -191,9 +191,9 @@ std::vector<std::string> settings_without_effect(const Recipe& recipe) {
   if (!is_spread && mine.layout != usual.layout) {
     add("parallelism.layout = " + mine.layout, alone);
   }
-  const std::int64_t compared = recipe.training.check_replicas;
-  if (compared > 0 && compared != TrainingOptions().check_replicas && mesh_of(mine).ranks() == 1) {
-    add(fmt::format("training.check_replicas = {}", compared), "one rank");
+  const std::int64_t interval = recipe.training.check_replicas;
+  if (interval > 0 && interval != TrainingOptions().check_replicas && mesh_of(mine).ranks() == 1) {
+    add(fmt::format("training.check_replicas = {}", interval), "one rank");
   }
   const LrScheduleOptions& schedule = recipe.lr_scheduler;
   const std::string_view constant = "decay_ratio 0, where no rate decays";

@@ -49,14 +49,14 @@ std::string user_of(const std::string& folder) {
 /// window or its ssh from ending.
 struct Terminal {
   std::string path;  ///< Empty: there is none.
-  timespec made = {};
+  timespec birth = {};
 };
 
 Terminal terminal_of(int stream) {
   std::array<char, 256> path = {};
   struct stat status = {};
   if (ttyname_r(stream, path.data(), path.size()) != 0 || fstat(stream, &status) != 0) return {};
-  return {.path = path.data(), .made = status.st_ctim};
+  return {.path = path.data(), .birth = status.st_ctim};
 }
 
 /// Writes a line, unless another terminal has the path by now.
@@ -65,13 +65,13 @@ void tell_on(const Terminal& terminal, const std::string& text) {
   const Descriptor stream(open(terminal.path.c_str(), O_WRONLY | O_NOCTTY | O_NONBLOCK));
   struct stat status = {};
   if (!stream.open() || fstat(stream.get(), &status) != 0) return;
-  const timespec& made = status.st_ctim;
-  if (made.tv_sec != terminal.made.tv_sec || made.tv_nsec != terminal.made.tv_nsec) return;
+  const timespec& birth = status.st_ctim;
+  if (birth.tv_sec != terminal.birth.tv_sec || birth.tv_nsec != terminal.birth.tv_nsec) return;
   const std::string line = "armillary: " + text + "\n";
   [[maybe_unused]] const ssize_t told = write(stream.get(), line.data(), line.size());
 }
 
-/// What the guard has to do.
+/// The guard's folder, and how long it may take.
 struct Task {
   std::string folder;
   std::chrono::seconds patience;

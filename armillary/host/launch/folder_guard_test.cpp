@@ -117,8 +117,8 @@ class TestTerminal {
     if (stream_ >= 0) close(stream_);
     stream_ = -1;
   }
-  /// What comes within so many seconds, up to the end of a line or of the last process that holds
-  /// the terminal.
+  /// Reads for so many seconds, or to the end of a line or of the last process that holds the
+  /// terminal.
   std::string read_line(int seconds) {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
     std::string told;
