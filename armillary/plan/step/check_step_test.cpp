@@ -96,15 +96,49 @@ TEST(Step, GathersAheadAndSumsBehind) {
   using Units = std::vector<int>;
   // Rows 0 to 2 are forward, 3 to 5 backward.
   EXPECT_EQ(units_in_row(0, StepOp::Gather), (Units{0, 1}));
+  EXPECT_EQ(units_in_row(0, StepOp::Release), Units{0});
   EXPECT_EQ(units_in_row(1, StepOp::Gather), (Units{2}));
+  EXPECT_EQ(units_in_row(1, StepOp::Release), Units{}) << "the layer stays over the head";
   EXPECT_EQ(units_in_row(2, StepOp::Gather), Units{});
   EXPECT_EQ(units_in_row(2, StepOp::Release), Units{}) << "the head runs next, too";
-  EXPECT_EQ(units_in_row(3, StepOp::Gather), (Units{1}));
+  EXPECT_EQ(units_in_row(3, StepOp::Gather), Units{}) << "the layer is there";
   EXPECT_EQ(units_in_row(4, StepOp::Gather), (Units{0}));
   EXPECT_EQ(units_in_row(4, StepOp::ReduceScatter), (Units{2}));
   EXPECT_EQ(units_in_row(4, StepOp::Release), (Units{2, 1})) << "the gradient, then the weight";
   EXPECT_EQ(units_in_row(5, StepOp::ReduceScatter), (Units{1}));
   EXPECT_EQ(units_in_row(6, StepOp::ReduceScatter), (Units{0}));
+}
+
+/// The parts of weights that an op of a kind shows, in the order of the program.
+std::vector<int> weights_of(const StepShape& shape, StepOp kind) {
+  const StepProgram step = build_step(shape);
+  std::vector<int> weights;
+  for (const Op& op : step.ranks[0].ops) {
+    const Tile& tile = step.ranks[0].tiles[op.views.front().tile];
+    const bool is_weight = tile.tensor == StepTensor::Weight;
+    if (is_weight && op.kind == kind) weights.push_back(tile.blocks.front());
+  }
+  return weights;
+}
+
+/// Units that run again behind one other, at the end of forward or between microbatches, stay; so
+/// do tied values until the end of forward.
+TEST(Step, GathersNothingThatIsThere) {
+  using testing::ElementsAre;
+  StepShape shape{.units = {}, .mesh = {.dp = 2}, .microbatches = 2, .zero = 3};
+  for (int unit = 0; unit < 5; ++unit) shape.units.push_back({.name = "unit", .split = 8});
+  EXPECT_THAT(weights_of(shape, StepOp::Gather),
+              ElementsAre(0, 1, 2, 3, 4, 2, 1, 0, 2, 3, 4, 2, 1, 0));
+  EXPECT_THAT(weights_of(shape, StepOp::Release),
+              ElementsAre(0, 1, 2, 4, 3, 2, 0, 1, 2, 4, 3, 2, 1, 0));
+  shape.reshard_after_forward = false;
+  EXPECT_THAT(weights_of(shape, StepOp::Gather), ElementsAre(0, 1, 2, 3, 4, 2, 3, 4));
+  shape.reshard_after_forward = true;
+  shape.units.back().uses = {0};
+  EXPECT_THAT(weights_of(shape, StepOp::Gather),
+              ElementsAre(0, 1, 2, 3, 4, 2, 1, 0, 2, 3, 4, 2, 1, 0));
+  EXPECT_THAT(weights_of(shape, StepOp::Release),
+              ElementsAre(1, 2, 0, 4, 3, 2, 1, 2, 0, 4, 3, 2, 1, 0));
 }
 
 /// How often each stage moves parameters and gradients.
@@ -122,13 +156,12 @@ TEST(Step, HasTheCollectivesOfItsStage) {
   EXPECT_EQ(count(shape(2), StepOp::ReduceScatter), kUnits * kMicrobatches);
   EXPECT_EQ(count(shape(2), StepOp::GatherInPlace), kUnits);
   EXPECT_EQ(count(shape(3), StepOp::ReduceScatter), kUnits * kMicrobatches);
-  // The first and the last unit run twice in a row: the last in every microbatch, the first where
-  // one microbatch follows another.
-  EXPECT_EQ(count(shape(3), StepOp::Gather),
-            (2 * kUnits - 1) * kMicrobatches - (kMicrobatches - 1));
+  // The head runs twice in a row in every microbatch, the embedding where one microbatch follows
+  // another; the layer between them stays.
+  EXPECT_EQ(count(shape(3), StepOp::Gather), kMicrobatches + (kMicrobatches + 1) + 1);
   StepShape stays = shape(3);
   stays.reshard_after_forward = false;
-  EXPECT_EQ(count(stays, StepOp::Gather), kUnits * kMicrobatches - (kMicrobatches - 1));
+  EXPECT_EQ(count(stays, StepOp::Gather), kMicrobatches + 2);
   EXPECT_EQ(count(small_step({}, 3, 2, false), StepOp::Gather), 0) << "one replica has no ZeRO";
 }
 

@@ -260,12 +260,22 @@ class StepBuilder {
     }
   }
 
-  /// Releases the weights behind a run that the next one does not use.
+  /// True if only the unit at which runs turn back is between this run and the next one of its
+  /// unit.
+  bool is_before_turn() const {
+    const std::size_t again = static_cast<std::size_t>(row_) + 3;
+    return again < runs_.size() && runs_[again].unit == runs_[row_].unit;
+  }
+
+  /// Releases the weights behind a run that the next one does not use, unless they would be gathered
+  /// again at once, or a later unit uses them in this forward.
   void release_weights(const UnitRun& run, const std::vector<int>& next) {
-    if (tables_.zero() < 3) return;
+    if (tables_.zero() < 3 || is_before_turn()) return;
     for (const int owner : tables_.used_by(run.unit)) {
       if (std::ranges::binary_search(next, owner)) continue;
-      const bool is_over = run.backward && run.unit == tables_.users_of(owner).front();
+      const std::vector<int>& users = tables_.users_of(owner);
+      if (!run.backward && run.unit < users.back()) continue;
+      const bool is_over = run.backward && run.unit == users.front();
       if (!tables_.shape().reshard_after_forward && !is_over) continue;
       release(gathered_[owner], weight_slots_);
     }

@@ -7,7 +7,9 @@
 // A unit's run is a row of the grid. Beside unit i stand, each on a lane of its own:
 //
 //   lane 1   stage 3: gather of the unit that runs next; a unit is released behind its run if the
-//            next run does not use it (without reshard_after_forward: behind its backward)
+//            next run does not use it (without reshard_after_forward: behind its backward). Three
+//            stay: the last layer over the head, the first layer over the embedding from one
+//            microbatch to the next, and values that a later unit uses too until the end of forward
 //   lane 2   the sum of the gradients that the run before has completed: over tp, once for Shared
 //            and once for Summed values of the unit, then over the replicas
 //   lane 3   state on the host: beside the update of unit i the move back of unit i - 1, then the

@@ -29,11 +29,13 @@ Sums sums_of(const StepProgram& step) {
 // Three passes.
 TEST(TrafficOfStep, IsThatOfTheStage) {
   const std::int64_t embedding = 23;
+  const std::int64_t layer = 38;
   const std::int64_t head = 20;
-  const std::int64_t all = embedding + 38 + head;
+  const std::int64_t all = embedding + layer + head;
   const std::array<std::int64_t, 4> gradients{2 * all, all, 3 * all, 3 * all};
-  // Units used twice in a row are gathered once: the head, and between passes the embedding.
-  const std::array<std::int64_t, 4> weights{0, all, all, 6 * all - 3 * head - 2 * embedding};
+  // Units used twice in a row are gathered once: the head, and between passes the embedding. The
+  // layer stays over both.
+  const std::array<std::int64_t, 4> weights{0, all, all, 3 * head + (3 + 1) * embedding + layer};
   for (int zero = 0; zero <= 3; ++zero) {
     Sums sums = sums_of(build_step(small_step({.dp = 2, .cp = 2}, zero, 3, false)));
     EXPECT_EQ((sums[{StepTensor::Grad, 4}]), gradients[zero]) << zero;

@@ -19,9 +19,7 @@ class StepRows {
     const int units = static_cast<int>(units_.size());
     gather(0);
     for (int m = 0; m < microbatches; ++m) {
-      // The last unit runs twice in a row, as the first does from one microbatch to the next: what
-      // follows is gathered beside both runs.
-      for (int u = 0; u < units; ++u) forward(u, u + 1 == units);
+      for (int u = 0; u < units; ++u) forward(u, m == 0);
       for (int u = units; u-- > 0;) {
         backward(u);
         if (zero_ >= 2 || (zero_ == 1 && m + 1 == microbatches)) sum(units_[u].sum);
@@ -36,16 +34,24 @@ class StepRows {
   }
 
  private:
-  /// The sum that waits may last until the last unit has run.
-  void forward(int unit, bool is_last) {
+  bool is_last(int unit) const { return unit + 1 == static_cast<int>(units_.size()); }
+
+  /// The sum that waits may last until the last unit has run. The unit after the first one is still
+  /// there from the microbatch before.
+  void forward(int unit, bool of_first_microbatch) {
     const UnitTime& of = units_[unit];
     step_.end += of.forward;
     free_ += of.forward - of.forward_link;
-    if (!is_last) gather(unit + 1);
-    if (zero_ < 3 || is_last) drain();
-    if (zero_ >= 2 && is_last) step_.end += std::exchange(waiting_, 0);
+    const bool gathers = zero_ == 3 && !is_last(unit) && (of_first_microbatch || unit > 0);
+    if (gathers) {
+      gather(unit + 1);
+    } else {
+      drain();
+    }
+    if (zero_ >= 2 && is_last(unit)) step_.end += std::exchange(waiting_, 0);
   }
-  /// The row of stages 2 and 3 ends with the sum beside it.
+  /// The row of stages 2 and 3 ends with the sum beside it. The unit before the last one is still
+  /// there.
   void backward(int unit) {
     const UnitTime& of = units_[unit];
     const double sums = zero_ >= 2 ? std::exchange(waiting_, 0) : 0;
@@ -53,26 +59,25 @@ class StepRows {
     step_.end += row;
     free_ += row - of.backward_link - sums;
     if (zero_ < 2) drain();
-    if (unit > 0) gather(unit - 1);
+    if (unit > 0 && !is_last(unit)) gather(unit - 1);
   }
   /// Stage 3: a gather beside the rows since the last one. A sum that waits has half of the link.
   void gather(int unit) {
     if (zero_ < 3) return;
-    const double left = std::max(0.0, collective(units_[unit].gather) - ahead_);
-    const double shared = std::max(free_, left + std::min(left, waiting_));
+    const double alone = collective(units_[unit].gather);
+    const double shared = std::max(free_, alone + std::min(alone, waiting_));
     step_.end += shared - free_;
-    waiting_ -= std::min(waiting_, shared - left);
-    free_ = ahead_ = 0;
+    waiting_ -= std::min(waiting_, shared - alone);
+    free_ = 0;
   }
   /// Sums that wait go beside the last row.
   void drain() {
-    const double moved = std::min(waiting_, free_);
-    waiting_ -= moved;
-    free_ = zero_ < 3 ? 0 : free_ - moved;
+    waiting_ -= std::min(waiting_, free_);
+    free_ = 0;
   }
   void sum(double seconds) {
     waiting_ += collective(seconds);
-    ahead_ = std::exchange(free_, 0);
+    free_ = 0;
   }
   /// Seconds of a collective, which are noted.
   double collective(double seconds) {
@@ -97,7 +102,6 @@ class StepRows {
   Overlapped step_;
   double waiting_ = 0;  ///< Seconds of sums that are not done.
   double free_ = 0;     ///< Seconds in which the link is free since the last gather or sum.
-  double ahead_ = 0;    ///< The same before that sum.
 };
 
 }  // namespace

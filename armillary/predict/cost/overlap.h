@@ -5,7 +5,8 @@
 //
 // A row lasts as long as its run, or as its messages if these take longer: those of the run (of
 // attention and of tensor parallelism), the gather and the sum share one link. The messages of the
-// run go first. Sums of stage 1 may stay behind for several rows, those of stages 2 and 3 end with
+// run go first. Values of the last layer stay over the head, those of the first from one microbatch
+// to the next. Sums of stage 1 may stay behind for several rows, those of stages 2 and 3 end with
 // theirs, the last of a microbatch with the next forward; stage 0 sums at the end.
 #pragma once
 

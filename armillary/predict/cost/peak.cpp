@@ -13,7 +13,7 @@ struct WholeUnits {
   double values = 0;
   double gradients = 0;
   double in_sum = 0;  ///< Gradients that are being summed.
-  double before = 0;  ///< Likewise, of the pass before.
+  double before = 0;  ///< Likewise, in a pass that another follows.
 };
 
 /// The largest of the moments that it is given.
@@ -111,17 +111,15 @@ StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass) {
   const double shared = cost.tied ? first : 0;
   LargestMoment largest(cost, pass);
 
-  // The last unit, forward and backward. In forward the sum of the first one's gradients of the
-  // pass before may be under way.
-  const double all = first + static_cast<double>(layers) * layer + last;
+  // The last unit, forward and backward, with the last layer. In forward the sum of the first one's
+  // gradients of the pass before may be under way.
+  const double values = pass.keeps_values ? first + static_cast<double>(layers) * layer + last
+                                          : last + shared + layer;
   for (const Moment& moment : bytes.loss) {
-    largest.offer(layers, moment,
-                  {.values = pass.keeps_values ? all : last + shared, .before = first});
+    largest.offer(layers, moment, {.values = values, .before = first});
   }
   for (const Moment& moment : bytes.last_unit) {
-    largest.offer(
-        layers, moment,
-        {.values = pass.keeps_values ? all : last + shared + layer, .gradients = last + shared});
+    largest.offer(layers, moment, {.values = values, .gradients = last + shared});
   }
   // Layers: the unit before is gathered, and the gradients of the unit after are under way. Those
   // of tied parameters stay until the first unit has added its own.
@@ -133,9 +131,11 @@ StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass) {
         .in_sum = i + 1 == layers ? last : layer};
     for (const Moment& moment : bytes.backward) largest.offer_layer(i, moment, whole);
   }
-  // The first unit: its output is the input of a layer.
+  // The first unit: its output is the input of a layer, which stays for a pass that follows.
   for (const Moment& moment : bytes.first_unit) {
     largest.offer(0, moment, {.values = first, .gradients = first, .in_sum = layer});
+    if (pass.sum_before == 0) continue;
+    largest.offer(0, moment, {.values = first + layer, .gradients = first, .before = layer});
   }
   return largest.most();
 }

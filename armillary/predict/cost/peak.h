@@ -27,7 +27,8 @@ struct PassOnRank {
   double gradient = 0;
   /// Bytes of a gradient of the unit after the one at work, while it is summed over ranks.
   double sum = 0;
-  /// Likewise of the first unit, whose sum of the pass before ends with the forward of this one.
+  /// Likewise in a pass that another follows, whose first unit's sum ends with the forward of that
+  /// one; 0: none follows.
   double sum_before = 0;
   bool keeps_values = false;  ///< Whole values stay from forward until the unit's backward.
 };
@@ -40,8 +41,9 @@ struct StepPeak {
   double total() const { return activations + transient + gathered; }
 };
 
-/// Values of a unit are gathered for backward while the unit after it works, and its gradients are
-/// whole until those of the next one are (train/store.h). Cost: a few sums for each layer.
+/// Values of a unit are gathered for backward while the unit after it works, those of the last
+/// layer stay over the last unit, those of the first from a pass to the next. Gradients of a unit
+/// are whole until those of the next one are (train/store.h). Cost: a few sums for each layer.
 StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass);
 
 }  // namespace armillary::cost

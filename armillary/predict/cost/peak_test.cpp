@@ -108,20 +108,33 @@ TEST(StepPeak, UnitsAreWholeForAWhile) {
             2 * 2000 + 4 * (1000 + 70 + 500));
 }
 
-// In the loss of a second pass the first unit's gradients of the one before are whole.
+// The last layer stays over the head. In the loss of a second pass the first unit's gradients of
+// the one before are whole.
 TEST(StepPeak, ASumOfThePassBeforeIsUnderWay) {
   ModelCost cost = small();
   cost.bytes.loss = {{.weights = 100000}};
   PassOnRank pass{.tokens = 1, .value = 2, .gradient = 4};
-  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * 70);
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (70 + 1000));
   pass.sum_before = 3;
-  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * 70 + 3 * 500);
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (70 + 1000) + 3 * 500);
   // It has ended where backward begins.
   cost.bytes.loss.clear();
   cost.bytes.last_unit = {{.weights = 100000}};
   EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (70 + 1000) + 4 * 70);
   cost.tied = true;
   EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (70 + 1000 + 500) + 4 * (70 + 500));
+}
+
+TEST(StepPeak, TheFirstLayerStaysForAPassThatFollows) {
+  ModelCost cost = small();
+  cost.bytes.first_unit = {{.weights = 100000}};
+  PassOnRank pass{.tokens = 1, .value = 2, .gradient = 4, .sum = 5};
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * 500 + 4 * 500 + 5 * 1000);
+  // The last pass has the larger sum, or the one before has more values.
+  pass.sum_before = 2;
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * 500 + 4 * 500 + 5 * 1000);
+  pass.sum_before = 4;
+  EXPECT_EQ(step_peak(cost, pass).gathered, 2 * (500 + 1000) + 4 * 500 + 4 * 1000);
 }
 
 TEST(StepPeak, ValuesMayStayAfterForward) {
