@@ -14,7 +14,6 @@
 
 #include "armillary/runtime/rank.h"
 #include "tests/equivalence/cases.h"
-#include "tests/sanitized.h"
 #include "tests/seed.h"
 
 namespace armillary::equivalence {
@@ -64,7 +63,7 @@ std::vector<Case> cases_with_bf16(std::uint64_t seed, std::size_t count) {
 // 2,000 problems with ARMILLARY_TEST_ALL.
 TEST(LateDevice, ChangesNoBit) {
   std::uint64_t number = test_seed();
-  for (const Case& c : cases_with_bf16(number, test_all() ? 2000 : kSanitized ? 20 : 40)) {
+  for (const Case& c : cases_with_bf16(number, test_all() ? 2000 : 20)) {
     const Drawn drawn = draw(c, ++number);
     const kernel::Results at_once = spread(c, drawn, {}, use_one_thread);
     for (const std::uint64_t delays : {1, 2, 3}) {
