@@ -136,6 +136,7 @@ TEST_P(CommunicatorConformance, CollectivesReduceEveryDtype) {
 }
 
 TEST_P(CommunicatorConformance, CollectivesRefuseWhatDoesNotFit) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     std::vector<float> floats(4);
     std::vector<double> doubles(8);

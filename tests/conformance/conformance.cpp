@@ -85,6 +85,7 @@ TEST_P(CommunicatorConformance, KeepsOrderPerPairAndLane) {
 }
 
 TEST_P(CommunicatorConformance, KeepsOrderWhenSizesDiffer) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     const std::vector<int> counts = {100000, 1, 0, 70000, 3, 0, 1, 50000};
     std::vector<std::vector<int>> values;
@@ -106,6 +107,7 @@ TEST_P(CommunicatorConformance, KeepsOrderWhenSizesDiffer) {
 }
 
 TEST_P(CommunicatorConformance, LanesDoNotWaitForEachOther) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     std::vector<int> first = {comm.rank()};
     std::vector<int> second = {comm.rank()};
@@ -125,6 +127,7 @@ TEST_P(CommunicatorConformance, LanesDoNotWaitForEachOther) {
 
 // Twenty lanes in four groups are more than the hardware queues that a GPU has by default.
 TEST_P(CommunicatorConformance, ManyLanesDoNotWaitForEachOther) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     constexpr int kLanes = 5;
     std::vector<std::unique_ptr<Communicator>> groups(4);
@@ -148,6 +151,7 @@ TEST_P(CommunicatorConformance, ManyLanesDoNotWaitForEachOther) {
 }
 
 TEST_P(CommunicatorConformance, ZeroBytesMatchInOrder) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     std::vector<int> values = comm.rank() == 0 ? numbers(3, 7) : numbers(3, 0);
     const Strided some = whole(std::span(values));
@@ -168,6 +172,7 @@ TEST_P(CommunicatorConformance, ZeroBytesMatchInOrder) {
 }
 
 TEST_P(CommunicatorConformance, ZeroBytesWaitForTheirPeer) {
+  ARMILLARY_NEEDS_RANKS(2);
   EXPECT_THROW(run(2,
                    [](Communicator& comm) {
                      if (comm.rank() == 1) return;
@@ -179,6 +184,7 @@ TEST_P(CommunicatorConformance, ZeroBytesWaitForTheirPeer) {
 }
 
 TEST_P(CommunicatorConformance, ShapesMayDiffer) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     constexpr int kUntouched = -1;
     std::vector<int> memory(60, kUntouched);
@@ -203,6 +209,7 @@ TEST_P(CommunicatorConformance, ShapesMayDiffer) {
 }
 
 TEST_P(CommunicatorConformance, ZeroCopyIsReadInPlaceAndGivenBack) {
+  ARMILLARY_NEEDS_RANKS(2);
   for (const bool both : {true, false}) {
     run(2, [&](Communicator& comm) {
       for (int repeat = 0; repeat < 50; ++repeat) {
@@ -233,6 +240,7 @@ TEST_P(CommunicatorConformance, ZeroCopyIsReadInPlaceAndGivenBack) {
 }
 
 TEST_P(CommunicatorConformance, BothDirectionsAtOnce) {
+  ARMILLARY_NEEDS_RANKS(2);
   constexpr int kCount = 300000;
   run(2, [](Communicator& comm) {
     std::vector<int> out = numbers(kCount, comm.rank());
@@ -301,6 +309,7 @@ TEST_P(CommunicatorConformance, WaitAnyTellsWhatIsDone) {
 }
 
 TEST_P(CommunicatorConformance, PollingMakesProgress) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     std::vector<int> value = {comm.rank() + 5};
     const Request request = comm.rank() == 0 ? send(comm, 1, 0, value) : receive(comm, 0, 0, value);
@@ -312,6 +321,7 @@ TEST_P(CommunicatorConformance, PollingMakesProgress) {
 }
 
 TEST_P(CommunicatorConformance, RefusesWhatCannotBeSent) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     std::vector<int> values(4);
     const Strided good = whole(std::span(values));
@@ -389,6 +399,7 @@ TEST_P(CommunicatorConformance, MissedDeadlineOfWaitAnyNamesAll) {
 }
 
 TEST_P(CommunicatorConformance, TheTimeoutOfWaitAllIsForEach) {
+  ARMILLARY_NEEDS_RANKS(2);
   const auto begin = Clock::now();
   EXPECT_THROW(
       run(2,
@@ -436,6 +447,7 @@ TEST_P(CommunicatorConformance, ARankThatComputesForLongIsWaitedFor) {
 }
 
 TEST_P(CommunicatorConformance, ARankThatSleepsForLongIsNot) {
+  ARMILLARY_NEEDS_RANKS(2);
   const auto begin = Clock::now();
   const auto body = [&](Communicator& comm) {
     // A rank that goes on, and waits, would have another text.
@@ -483,6 +495,7 @@ TEST_P(CommunicatorConformance, AbortEndsAllWaits) {
 }
 
 TEST_P(CommunicatorConformance, AbortFromAnotherThread) {
+  ARMILLARY_NEEDS_RANKS(2);
   EXPECT_THROW(run(2,
                    [](Communicator& comm) {
                      std::thread watchdog;
@@ -496,6 +509,7 @@ TEST_P(CommunicatorConformance, AbortFromAnotherThread) {
 }
 
 TEST_P(CommunicatorConformance, DoneStaysDoneAfterFailure) {
+  ARMILLARY_NEEDS_RANKS(2);
   EXPECT_THROW(run(2,
                    [](Communicator& comm) {
                      std::vector<int> values(1);
@@ -510,6 +524,7 @@ TEST_P(CommunicatorConformance, DoneStaysDoneAfterFailure) {
 }
 
 TEST_P(CommunicatorConformance, SizesThatDifferFailTheGroup) {
+  ARMILLARY_NEEDS_RANKS(2);
   if (!GetParam().sees_sizes) GTEST_SKIP() << GetParam().name << " cannot see both sizes";
   EXPECT_THROW(
       run(2,
@@ -529,6 +544,7 @@ TEST_P(CommunicatorConformance, SizesThatDifferFailTheGroup) {
 }
 
 TEST_P(CommunicatorConformance, MemoryMayGoWhenTheRankUnwinds) {
+  ARMILLARY_NEEDS_RANKS(2);
   // Requests die before their memory, which must not be touched afterwards. A failure shows as an
   // error of ASan or TSan, or as a hang.
   for (int repeat = 0; repeat < 20; ++repeat) {
@@ -549,6 +565,7 @@ TEST_P(CommunicatorConformance, MemoryMayGoWhenTheRankUnwinds) {
 }
 
 TEST_P(CommunicatorConformance, DroppedRequestFailsTheGroup) {
+  ARMILLARY_NEEDS_RANKS(2);
   EXPECT_THROW(
       run(2,
           [this](Communicator& comm) {

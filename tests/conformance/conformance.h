@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "armillary/comm/communicator.h"
+#include "tests/seed.h"
 
 namespace armillary::comm {
 
@@ -34,7 +35,8 @@ struct Launcher {
   int lane_0 = 0;
   /// The largest world of a group.
   int most_ranks = 8;
-  /// Whether the tests also run with fewer processes, from 2 on, whose worlds they leave to those.
+  /// Whether the tests also run with fewer processes, from 2 on, whose worlds they leave to those:
+  /// without ARMILLARY_TEST_ALL, 4 processes run no test of 2 or 3 ranks.
   bool fewer_run_too = false;
   double start_s = 0;  ///< Seconds that making and ending a group may take on a busy machine.
   bool huge_messages = true;  ///< Whether messages may be longer than 2 GiB.
@@ -84,10 +86,15 @@ class CommunicatorConformance : public testing::TestWithParam<Launcher> {
   }
   /// Whether the engine has too few ranks, for tests that need a certain world.
   bool lacks_ranks(int world) const { return GetParam().most_ranks < world; }
+  /// Whether tests of this world are those of a run with fewer processes.
+  bool leaves_to_fewer(int world) const {
+    return GetParam().fewer_run_too && world < GetParam().most_ranks && !test_all();
+  }
 };
 
 }  // namespace armillary::comm
 
-/// Skips a test that needs `world` ranks, if the engine has fewer.
-#define ARMILLARY_NEEDS_RANKS(world) \
-  if (lacks_ranks(world)) GTEST_SKIP() << "needs " << (world) << " ranks"
+/// Skips a test of `world` ranks, if the engine has fewer, or if it runs with that many too.
+#define ARMILLARY_NEEDS_RANKS(world)                                       \
+  if (lacks_ranks(world)) GTEST_SKIP() << "needs " << (world) << " ranks"; \
+  if (leaves_to_fewer(world)) GTEST_SKIP() << "runs with " << (world) << " processes too"

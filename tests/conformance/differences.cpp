@@ -155,6 +155,7 @@ TEST_P(CommunicatorConformance, RanksThatCallDifferentCollectivesAreToldBoth) {
 
 // Short messages, and those that engines move apart from their label.
 TEST_P(CommunicatorConformance, SizesThatDifferUnderOneLabelFailTheGroup) {
+  ARMILLARY_NEEDS_RANKS(2);
   if (!GetParam().sees_sizes) GTEST_SKIP() << "messages of device memory are not compared";
   for (const std::int64_t bytes : {8, 5000}) {
     std::vector<std::byte> memory(6000);

@@ -20,6 +20,7 @@ namespace armillary::comm {
 namespace {
 
 TEST_P(CommunicatorConformance, SizesFromOneByteToManyMegabytes) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     const int peer = 1 - comm.rank();
     const auto value = [](int rank, std::size_t i) { return std::byte(i * 31 + i / 251 + rank); };
@@ -43,6 +44,7 @@ TEST_P(CommunicatorConformance, SizesFromOneByteToManyMegabytes) {
 
 // Takes twice 2 GiB and a few seconds: only if ./dev test --all asks for it.
 TEST_P(CommunicatorConformance, MoreBytesThanAnIntCounts) {
+  ARMILLARY_NEEDS_RANKS(2);
   if (!std::getenv("ARMILLARY_TEST_ALL")) GTEST_SKIP() << "takes 4 GiB: ./dev test --all";
   if (!GetParam().huge_messages) GTEST_SKIP() << GetParam().name << " has short messages";
   run(2, [](Communicator& comm) {
@@ -61,6 +63,7 @@ TEST_P(CommunicatorConformance, MoreBytesThanAnIntCounts) {
 }
 
 TEST_P(CommunicatorConformance, StridedMemoryOfManyRows) {
+  ARMILLARY_NEEDS_RANKS(2);
   run(2, [](Communicator& comm) {
     // 1000 rows of 300 ints in a matrix of 700 columns; the gaps stay as they are.
     constexpr int kRows = 1000;
@@ -80,6 +83,7 @@ TEST_P(CommunicatorConformance, StridedMemoryOfManyRows) {
 }
 
 TEST_P(CommunicatorConformance, LatePeersFindTheirMessages) {
+  ARMILLARY_NEEDS_RANKS(2);
   // The sender is done with its small messages before the receiver asks; large ones wait for it.
   run(2, [](Communicator& comm) {
     for (const int late : {0, 1}) {
@@ -100,6 +104,7 @@ TEST_P(CommunicatorConformance, LatePeersFindTheirMessages) {
 }
 
 TEST_P(CommunicatorConformance, ARankThatComputesLearnsOfAFailure) {
+  ARMILLARY_NEEDS_RANKS(2);
   EXPECT_THROW(run(2,
                    [](Communicator& comm) {
                      if (comm.rank() == 0) return comm.abort("out of paper");
