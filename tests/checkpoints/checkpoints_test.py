@@ -144,10 +144,10 @@ def test_a_signal_ends_the_run_after_its_step_and_a_second_one_at_once(tmp_path,
     step = int(folder.name[5:])
     assert notice == f"train: stopped by {name} after step {step} of 100000; saved {folder}"
 
-    # Steps of seconds: the second signal, sent when the first has come, does not wait for the end of one.
+    # Steps of a second: the second signal, sent when the first has come, does not wait for the end of one.
     process = start(
         tmp_path / "twice",
-        training__seq_len=4096,
+        training__seq_len=2048,
         model__dim=512,
         model__n_layers=3,
         checkpoint__enable="false",

@@ -137,8 +137,8 @@ TIPS = """
     for (let x = 80; x < box.width; x += 2) said.add(tips(x, y)[line]);
     return said;
   };
-  const rowOf = (name) => {
-    for (let y = 1; y < box.height; y += 1) if (alongRow(y, 0).has(name)) return y;
+  const rowOf = (name) => {  // rows are 6 high and more
+    for (let y = 1; y < box.height; y += 5) if (alongRow(y, 0).has(name)) return y;
   };"""
 MOUSE = (
     TIPS
