@@ -95,7 +95,7 @@ def test_hosts_that_exchange_messages_send_at_the_same_time(count, strategy):
 
     def measure():
         with emulated.Hosts(count, "50mbit", burst=12_500) as hosts:
-            result = hosts.mpirun(count, [*command, "--seconds", 0, "--least", 5, "--json"])
+            result = hosts.mpirun(count, [*command, "--seconds", 0, "--least", 3, "--json"])
         assert result.returncode == 0, result.stderr
         rows = [json.loads(line) for line in result.stdout.splitlines()]
         assert len(rows) == 2
@@ -108,12 +108,12 @@ def test_hosts_that_exchange_messages_send_at_the_same_time(count, strategy):
 
 
 def test_calibrate_finds_how_tcp_sends(tmp_path):
-    burst = 50_000
+    burst, link = 100_000, 0.05  # bytes, and GB/s: 400mbit
     path = tmp_path / "cluster.toml"
     shape = ["--world", 2, "--ranks-per-node", 1, "--heads", 1, "--head-dim", 32, "--dtype", "fp32"]
 
     def measure():
-        with emulated.Hosts(2, "200mbit", burst=burst) as hosts:
+        with emulated.Hosts(2, "400mbit", burst=burst) as hosts:
             result = hosts.mpirun(2, [BIN / "armillary", "calibrate", *shape, "--tokens", 128, "--out", path])
         assert result.returncode == 0, result.stderr
         cluster = path.read_text(encoding="utf-8")
@@ -121,10 +121,10 @@ def test_calibrate_finds_how_tcp_sends(tmp_path):
         rate, part = (
             float(re.search(rf"^{key} = (.*)$", cluster, re.MULTILINE)[1]) for key in ("GBps", "burst_bytes")
         )
-        assert rate < 0.025, "faster than the link"
+        assert rate < link, "faster than the link"
         # Part of what the bucket lets pass goes to the barrier before the message, and to headers; and
         # machines that send slowly gain less by it.
-        return rate > 0.8 * 0.025 and 0.25 * burst < part < 1.2 * burst, (rate, part)
+        return rate > 0.8 * link and 0.25 * burst < part < 1.2 * burst, (rate, part)
 
     passes_once_of(4, measure)
 
