@@ -16,12 +16,24 @@ import runs
 DEADLINE_S = 2
 LONG_S = 60  # a deadline by which a fault is not found: its peers are told
 BUSY_S = 20  # more than the bound, for machines that do something else beside: lab/bench/faults.py is strict
-ENGINES = [
-    pytest.param(name, marks=pytest.mark.skipif(bool(why), reason=f"[SKIP] {why}"))
-    for name, why in ((name, runs.why_not(name)) for name in runs.ENGINES)
-]
+UNABLE = {
+    name: pytest.mark.skipif(bool(runs.why_not(name)), reason=f"[SKIP] {runs.why_not(name)}")
+    for name in runs.ENGINES
+}
+ENGINES = [pytest.param(name, marks=mark) for name, mark in UNABLE.items()]
 engines = pytest.mark.parametrize("engine", ENGINES)
-ranks = pytest.mark.parametrize("rank", [0, 1, 2])  # the one that prints and meets, one between, the last
+
+
+def strikes(ranks, *sample):
+    """Engines with the rank that a fault strikes: a sample that has each, or all with ARMILLARY_TEST_ALL."""
+    pairs = itertools.product(runs.ENGINES, ranks) if os.environ.get("ARMILLARY_TEST_ALL") else sample
+    places = [pytest.param(engine, rank, marks=UNABLE[engine]) for engine, rank in pairs]
+    return pytest.mark.parametrize(("engine", "rank"), places)
+
+
+# Rank 0 prints and meets, and there are one between and the last.
+of_three = strikes(range(3), ("mpi", 0), ("mpi", 2), ("c10d", 0), ("c10d", 1))
+of_two = strikes(range(2), ("mpi", 0), ("c10d", 1))
 pytestmark = [
     pytest.mark.alone,
     pytest.mark.skipif(not runs.PROGRAM.is_file(), reason=f"[SKIP] {runs.why_not('threads')}"),
@@ -47,8 +59,7 @@ def names_rank(rank, cause, pid):
     return cause
 
 
-@ranks
-@engines
+@of_three
 def test_a_killed_rank_ends_all_within_a_second(tmp_path, engine, rank):
     ending, pid = struck(tmp_path, engine, rank, signal.SIGKILL)
     assert ending.code == 128 + signal.SIGKILL
@@ -57,16 +68,14 @@ def test_a_killed_rank_ends_all_within_a_second(tmp_path, engine, rank):
     names_rank(rank, ending.cause(), pid)
 
 
-@ranks
-@engines
+@of_three
 def test_a_rank_that_exits_early_ends_all_within_a_second(tmp_path, engine, rank):
     ending, pid = struck(tmp_path, engine, rank, signal.SIGUSR2, early_exit=True)
     assert ending.seconds < 1 + BUSY_S
     names_rank(rank, ending.cause(), pid)
 
 
-@ranks
-@engines
+@of_three
 def test_a_stopped_rank_is_named_at_the_deadline(tmp_path, engine, rank):
     ending, pid = struck(tmp_path, engine, rank, signal.SIGSTOP, DEADLINE_S)
     assert DEADLINE_S - 0.5 < ending.seconds < DEADLINE_S + 1 + BUSY_S
@@ -86,8 +95,7 @@ def test_a_rank_that_is_stopped_while_it_starts_is_named(tmp_path, engine):
     assert who in ending.cause()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@engines
+@of_two
 def test_a_stopped_rank_of_a_benchmark_is_named_at_the_deadline(tmp_path, engine, rank):
     sizes = ["--tokens", "64", "--heads", "1", "--head-dim", "8", "--seconds", "1000"]
     words = ["bench", "layer", *sizes, "--deadline", str(DEADLINE_S), "--flight", str(tmp_path / "flight")]
@@ -101,8 +109,7 @@ def test_a_stopped_rank_of_a_benchmark_is_named_at_the_deadline(tmp_path, engine
     assert f"rank {rank} (host {os.uname().nodename}, pid {pid}) does not answer" in ending.output
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@engines
+@of_two
 def test_a_killed_rank_of_a_benchmark_is_named_with_its_op(tmp_path, engine, rank):
     sizes = ["--tokens", "2048", "--heads", "4", "--head-dim", "64", "--seconds", "1000"]
     with runs.Run(tmp_path, engine, 2, words=["bench", "layer", *sizes]) as run:
