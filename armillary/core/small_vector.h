@@ -60,7 +60,9 @@ class SmallVector {
         count_(std::exchange(other.count_, 0)),
         capacity_(std::exchange(other.capacity_, N)),
         many_(std::move(other.many_)) {}
-  SmallVector& operator=(const SmallVector& other) { return *this = SmallVector(other); }
+  SmallVector& operator=(const SmallVector& other) {  // NOLINT: its own copy comes first
+    return *this = SmallVector(other);
+  }
   /// Leaves `other` empty, unless it is the vector itself.
   SmallVector& operator=(SmallVector&& other) noexcept {
     if (this == &other) return *this;

@@ -175,6 +175,7 @@ void Visibility::count_pairs(const Mask& mask, const Blocks& blocks) {
   }
   bits_.resize((blocks.q.size() * blocks.kv.size() + 63) / 64);
   std::vector<std::int64_t> first_keys;  // By key block; -1 if it has none.
+  first_keys.reserve(blocks.kv.size());
   for (const Block& kv : blocks.kv) {
     first_keys.push_back(kv.runs.empty() ? -1 : kv.runs.front().begin);
   }

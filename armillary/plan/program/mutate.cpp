@@ -97,6 +97,7 @@ class Enumeration {
   /// Sets of operands as bits: each operand alone, and all operands of each side.
   std::vector<std::uint32_t> operand_groups(const Op& op) const {
     std::vector<std::uint32_t> groups;
+    groups.reserve(op.views.size());
     for (std::size_t v = 0; v < op.views.size(); ++v) groups.push_back(1U << v);
     for (std::size_t side = 0; side < words_.sides.size(); ++side) {
       std::uint32_t group = 0;

@@ -33,7 +33,7 @@ std::optional<std::string> shard_fault(const StepTables& tables, const RankProgr
   if (!is_legal(view.heads) || !is_legal(tile.heads)) {
     return "all shards, or the rank's own, are required";
   }
-  const BlockIds parts = tables.parts_of(tables.parts()[view.blocks.front()].unit);
+  const BlockIds& parts = tables.parts_of(tables.parts()[view.blocks.front()].unit);
   const bool takes_some = op.kind == StepOp::AllReduce || op.kind == StepOp::Norm;
   if (view.blocks == parts || (takes_some && includes(parts, view.blocks))) return std::nullopt;
   return "a whole unit is required";
