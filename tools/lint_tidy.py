@@ -39,18 +39,26 @@ IN_SOURCES = r"--header-filter=/(armillary|cli|tests|examples)/[^ ]*\.(h|cpp)$"
 
 
 @functools.cache
+def headers_of(path):
+    """Headers of ours that a file includes itself."""
+    names = INCLUDE.findall(path.read_text(encoding="utf-8"))
+    return [ROOT / name for name in names if (ROOT / name).is_file()]
+
+
+@functools.cache
+def digest_of(path):
+    return hashlib.sha256(path.read_bytes()).digest()
+
+
 def own_files(path):
     """`path` and all headers of ours that it includes, directly or not."""
-    headers = {path}
+    files = {path}
     waiting = [path]
     while waiting:
-        source = waiting.pop()
-        for name in INCLUDE.findall(source.read_text(encoding="utf-8")):
-            header = ROOT / name
-            if header.is_file() and header not in headers:
-                headers.add(header)
-                waiting.append(header)
-    return headers
+        new = set(headers_of(waiting.pop())) - files
+        files |= new
+        waiting += new
+    return files
 
 
 def configuration(path):
@@ -63,7 +71,7 @@ def configuration(path):
 def key_of(path, command, version):
     digest = hashlib.sha256(version.encode() + repr(command).encode())
     for part in [*sorted(own_files(path)), *configuration(path)]:
-        digest.update(part.relative_to(ROOT).as_posix().encode() + b"\0" + part.read_bytes() + b"\0")
+        digest.update(str(part).removeprefix(str(ROOT)).encode() + b"\0" + digest_of(part))
     return digest.hexdigest()
 
 
