@@ -18,6 +18,7 @@ namespace {
 /// All combinations of the abilities that change how pairs are cut.
 std::vector<Abilities> cutting_abilities() {
   std::vector<Abilities> all;
+  all.reserve(8);
   for (int set = 0; set < 8; ++set) {
     all.push_back({.causal = (set & 1) != 0, .window = (set & 2) != 0, .varlen = (set & 4) != 0});
   }

@@ -484,9 +484,9 @@ TEST(CpuKernelErrors, InstructionSets) {
   for (const cpu::IsaKernels* isa : cpu::all_isas()) {
     const std::string name = isa->name;
     const std::string missing = cpu::missing_for(name);
-    EXPECT_EQ(
-        error_of([&] { cpu_kernel(name); }),
-        missing.empty() ? "no error" : "ARMILLARY_ISA: " + name + ": " + missing + "; " + required);
+    EXPECT_EQ(error_of([&] { cpu_kernel(name); }),
+              missing.empty() ? "no error"
+                              : fmt::format("ARMILLARY_ISA: {}: {}; {}", name, missing, required));
   }
 }
 

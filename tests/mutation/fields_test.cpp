@@ -70,7 +70,7 @@ class FieldChanges {
     }
     if (json.is_string()) {
       for (const std::string& other : strings_.at(key)) {
-        if (other != json) values.emplace_back(other);
+        if (other != json.get_ref<const std::string&>()) values.emplace_back(other);
       }
     }
     if (json.is_array()) add_orders(json, key, values);

@@ -82,7 +82,7 @@ class LimitedAttention : public NativeAttention {
   }
   static at::Tensor scores_of(const Part& part, double scale) {
     const at::Tensor q = part.q_BLHD.transpose(1, 2).to(accumulator(part.q_BLHD.scalar_type()));
-    const at::Tensor scores = q.matmul(wide(part.k_BLGD, q).transpose(-1, -2)) * scale;
+    at::Tensor scores = q.matmul(wide(part.k_BLGD, q).transpose(-1, -2)) * scale;
     if (part.mask == NativeMask::Full) return scores;
     const std::int64_t m = part.q_BLHD.size(1);
     const std::int64_t n = part.k_BLGD.size(1);
