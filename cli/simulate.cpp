@@ -186,6 +186,7 @@ void print_comparison(const plan::Problem& problem, const sim::Cluster& cluster,
 void write_trace(const std::string& path, const std::vector<plan::Plan>& plans,
                  const std::vector<sim::Timeline>& timelines) {
   std::vector<sim::TracedPass> traced;
+  traced.reserve(plans.size());
   for (std::size_t p = 0; p < plans.size(); ++p) traced.push_back({plans[p], timelines[p]});
   write_file("simulate", path, sim::to_trace(traced) + "\n");
 }
