@@ -84,6 +84,7 @@ Inputs part_of(const Inputs& inputs, const NativeHeads& heads) {
 /// The rows of each call.
 std::vector<NativeAttention::Part> parts_of(const Together& calls, const Inputs& inputs) {
   std::vector<NativeAttention::Part> parts;
+  parts.reserve(calls.size());
   for (const NativeCall& call : calls) {
     parts.push_back({.mask = call.mask,
                      .window = call.window,

@@ -182,6 +182,7 @@ void fill_keep(const Dropout& dropout, const Positions& positions, std::int64_t 
                std::int64_t first_head, const at::Tensor& keep_LHN) {
   Number* row = keep_LHN.data_ptr<Number>();
   std::vector<DropoutStream> streams;
+  streams.reserve(keep_LHN.size(1));
   for (std::int64_t h = 0; h < keep_LHN.size(1); ++h) {
     streams.emplace_back(dropout, batch, first_head + h);
   }

@@ -28,6 +28,7 @@ EvenPart tokens_of_rank(const TokenShards& shards, int rank) {
 /// Elements of each rank's tokens, with so many elements a token of all batch entries.
 std::vector<std::int64_t> counts_by_rank(const TokenShards& shards, std::int64_t width) {
   std::vector<std::int64_t> counts;
+  counts.reserve(shards.ranks->ranks());
   for (int rank = 0; rank < shards.ranks->ranks(); ++rank) {
     counts.push_back(tokens_of_rank(shards, rank).size * width);
   }

@@ -100,6 +100,7 @@ TEST(LowerBound, OfAWindowIsItsHaloHoweverLongTheSequence) {
         bound_problem(8, length, "window:left=1023,right=0", "contiguous", {1024, 1});
     const Shards owned = shards(problem.layout, problem.mask, problem.world);
     std::vector<double> pairs;  // each rank attends to what its queries see
+    pairs.reserve(owned.q.size());
     for (const Runs& q : owned.q) {
       pairs.push_back(1024. * static_cast<double>(problem.mask.area(q, {run_of({0, length})})));
     }

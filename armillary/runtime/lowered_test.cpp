@@ -126,6 +126,7 @@ std::vector<plan::Lowering> proved_lowerings(const std::vector<plan::Plan>& plan
     if ((subset >> i & 1) != 0) lowerings.push_back(plan::kLowerings.at(i));
   }
   std::vector<plan::Plan> lowered;
+  lowered.reserve(plans.size());
   for (const plan::Plan& plan : plans) lowered.push_back(plan::lower(plan, lowerings));
   for (const plan::PassVerdict& one : verify_together(lowered, 1)) {
     EXPECT_TRUE(one.diagnostics.empty()) << plans[0].strategy << " lowered by " << subset;

@@ -166,6 +166,7 @@ class Replica {
 
 std::vector<std::string> names_of(const std::vector<Piece>& pieces) {
   std::vector<std::string> names;
+  names.reserve(pieces.size());
   for (const Piece& piece : pieces) names.push_back(piece.name);
   return names;
 }

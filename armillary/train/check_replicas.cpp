@@ -21,6 +21,7 @@ std::string replica_difference(comm::Communicator& group, int world_rank,
                                const std::vector<Store::SharedValue>& values, std::int64_t step) {
   const auto ranks = static_cast<std::size_t>(group.world());
   std::vector<proof::Digest> mine;
+  mine.reserve(values.size());
   for (const Store::SharedValue& value : values) mine.push_back(value.digest);
   std::vector<proof::Digest> all(mine.size() * ranks);
   comm::all_gather(group, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));

@@ -258,6 +258,7 @@ std::vector<ChosenStrategy> strategies_along_tp(const Recipe& recipe,
                                                 const cost::ModelAttention& shape,
                                                 const MeshShape& mesh) {
   std::vector<ChosenStrategy> strategies;
+  strategies.reserve(mesh.tp);
   for (int index = 0; index < mesh.tp; ++index) {
     strategies.push_back(chosen_strategy(recipe, heads_along_tp(shape, index, mesh.tp), mesh.cp));
   }

@@ -41,6 +41,7 @@ TEST(LoadText, ReadsTheExtensionsOfTheRecipeAndPacksWithItsSeed) {
         std::pair("", std::vector{0, 1, 2, 3})}) {
     training.dataset_extensions = extensions;
     std::vector<std::string> texts;
+    texts.reserve(files.size());
     for (const int i : files) texts.push_back(documents[static_cast<std::size_t>(i)]);
     const PackedText required(texts, {.seq_len = 2, .seed = 5});
     const PackedText text = load_text(training);

@@ -39,6 +39,7 @@ std::vector<Microbatch> microbatch_of_ranks(const Data& data, const Recipe& reci
                                             std::int64_t first, int world) {
   const std::unique_ptr<model::Model> model = make_model(recipe);
   std::vector<Microbatch> all;
+  all.reserve(world);
   for (int rank = 0; rank < world; ++rank) {
     all.push_back(
         read_microbatch(data, first, *model, recipe, {model->cost().attention, rank, world}));

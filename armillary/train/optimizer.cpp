@@ -57,6 +57,7 @@ Sum sum_over(comm::Communicator& owners, const Sum& mine) {
 
 std::vector<at::Tensor> each(const std::vector<Piece>& pieces, at::Tensor Piece::*member) {
   std::vector<at::Tensor> tensors;
+  tensors.reserve(pieces.size());
   for (const Piece& piece : pieces) tensors.push_back(piece.*member);
   return tensors;
 }

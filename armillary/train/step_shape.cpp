@@ -36,6 +36,7 @@ TpUse use_of(const model::Parameter& parameter, int tp) {
 plan::step::UseShards shards_of(const std::vector<model::Parameter>& owned, int index, int tp,
                                 int ranks) {
   std::vector<model::GlobalRange> ranges;
+  ranges.reserve(owned.size());
   for (const model::Parameter& parameter : owned) {
     ranges.push_back(model::range_of(parameter, index, tp));
   }

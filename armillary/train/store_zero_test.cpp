@@ -46,6 +46,7 @@ void expect_part_of(const Piece& piece, const at::Tensor& part, const at::Tensor
 TEST(StoreZero, SharesAreWholeRowsNearEqualParts) {
   const auto shares = [](const std::vector<model::Shape>& shapes, int ranks) {
     std::vector<model::GlobalRange> ranges;
+    ranges.reserve(shapes.size());
     for (const model::Shape& shape : shapes) ranges.push_back(model::whole_of(shape));
     return shares_of(ranges, ranks);
   };

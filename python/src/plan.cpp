@@ -52,6 +52,7 @@ std::vector<plan::Plan> make_plans(const plan::Problem& problem, const std::stri
 py::list traffic(const plan::Plan& plan) {
   const auto costs = without_gil([&] {
     std::vector<plan::Traffic> of_ranks;
+    of_ranks.reserve(plan.ranks.size());
     for (const plan::RankProgram& program : plan.ranks) {
       of_ranks.push_back(plan::traffic(plan.problem, plan.blocks, program));
     }

@@ -33,6 +33,7 @@ std::vector<std::vector<std::int64_t>> saved_shapes(const py::dict& shape,
   const attention::SavedForm form =
       attention::saved_form(sizes, {group.rank, group.world}, call.options);
   std::vector<std::vector<std::int64_t>> shapes;
+  shapes.reserve(form.shapes.size());
   for (std::size_t i = 0; i < form.shapes.size(); ++i) {
     shapes.push_back(form.is_own[i] ? form.shapes[i] : std::vector<std::int64_t>{});
   }

@@ -121,6 +121,7 @@ CommError C10dAbortChannel::error() const {
 std::vector<const C10dAbortChannel::GlooNotice*> C10dAbortChannel::pending_notices() {
   std::vector<const GlooNotice*> all;
   const std::lock_guard lock(mutex_);
+  all.reserve(outgoing_.size());
   for (const GlooNotice& out : outgoing_) all.push_back(&out);
   return all;
 }

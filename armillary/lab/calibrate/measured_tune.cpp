@@ -126,6 +126,7 @@ MeasuredTune::MeasuredTune(const tune::Question& question, const tune::Answer& a
 
 std::vector<bench::Side> MeasuredTune::sides() {
   std::vector<bench::Side> sides;
+  sides.reserve(layers_.size());
   for (std::size_t i = 0; i < layers_.size(); ++i) {
     sides.push_back(
         {std::to_string(i),

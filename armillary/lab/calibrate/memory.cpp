@@ -85,6 +85,7 @@ std::vector<sim::MemoryCurve> measure_memory(plan::Dtype dtype, bench::Ranks& ra
   std::vector<bench::Ranks::Work> works;
   for (std::int64_t tokens = kLeastTokens; tokens <= kMostTokens; tokens *= 4) {
     std::vector<Tiles> of_rank;
+    of_rank.reserve(world);
     for (int rank = 0; rank < world; ++rank) {
       of_rank.emplace_back(ranks.runs(rank) ? tokens : 0, bench::kernel_dtype(dtype));
     }

@@ -63,6 +63,7 @@ std::map<Call, CallOps> calls_of(const recorder::Flight& flight, plan::Pass pass
 /// The calls of all ranks; empty for a rank without a file.
 std::vector<std::map<Call, CallOps>> calls_of(const recorder::RecordedRun& run, plan::Pass pass) {
   std::vector<std::map<Call, CallOps>> ranks;
+  ranks.reserve(run.flights.size());
   for (const auto& flight : run.flights) {
     ranks.push_back(flight ? calls_of(*flight, pass) : std::map<Call, CallOps>{});
   }

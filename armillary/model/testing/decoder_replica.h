@@ -36,6 +36,7 @@ class DecoderReplica {
   const std::vector<at::Tensor>& parameters() const { return values_; }
   std::vector<std::string> names() const {
     std::vector<std::string> names;
+    names.reserve(specs_.size());
     for (const Parameter& spec : specs_) names.push_back(spec.name);
     return names;
   }

@@ -347,6 +347,7 @@ TEST(AutoTraffic, IsTheFirstCutThatSendsLeastInBothPasses) {
 double over_bound(const Problem& problem) {
   const Plan plan = make_plan(problem, parse_strategy("auto:traffic"), Pass::Forward);
   std::vector<double> pairs;
+  pairs.reserve(plan.ranks.size());
   for (const RankProgram& program : plan.ranks) {
     pairs.push_back(static_cast<double>(traffic(problem, plan.blocks, program).visible_pairs));
   }

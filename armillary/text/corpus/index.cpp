@@ -248,6 +248,7 @@ std::vector<std::string> identity_of(const CorpusIndex& index) {
   for (const IndexedSource& source : index.sources) {
     add("weight of " + source.name, fmt::to_string(source.weight));
     std::vector<std::string> files;
+    files.reserve(source.files.size());
     for (const SourceFile& file : source.files) {
       files.push_back(fmt::format("file {} = {} bytes {}", file.path, file.bytes, file.hash));
     }

@@ -119,6 +119,7 @@ const io::SafetensorsFile& Checkpoint::file_of(const ManifestTensor& tensor) con
 void Checkpoint::verify(int rank, int world) const {
   // Shares are cut by bytes, as for writing, so that ranks take about as long as each other.
   std::vector<SavedTensor> all;
+  all.reserve(manifest_.tensors.size());
   for (const ManifestTensor& tensor : manifest_.tensors) {
     all.push_back({{tensor.info, file_of(tensor).bytes(tensor.info.name)}, tensor.range});
   }

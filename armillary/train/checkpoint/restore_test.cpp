@@ -42,6 +42,7 @@ std::string line_of_ranks(const std::vector<StateTensor>& saved, const model::Sh
   const PackedText text = words(50);
   const WritePlace place{.folder = folder.path(), .step = 1, .rank = 0, .world = 1};
   std::vector<SavedTensor> tensors;
+  tensors.reserve(saved.size());
   for (const StateTensor& tensor : saved) tensors.push_back(tensor.saved());
   write_part(io::real_file_system(), place, tensors);
   publish(io::real_file_system(), place,
