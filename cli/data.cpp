@@ -73,6 +73,7 @@ void set_weight(std::vector<corpus::SourceRequest>& sources, std::string_view te
     fail<InvalidArgument>("data prepare: --weight {}; NAME=NUMBER is required", quote(text));
   }
   std::vector<std::string_view> names;
+  names.reserve(sources.size());
   for (const corpus::SourceRequest& source : sources) names.push_back(source.name);
   sources[parse_choice("data prepare: --weight", parts->key, names)].weight = weight;
 }

@@ -151,6 +151,7 @@ TEST(Agreement, EveryRankIsToldThatThePlanIsWrong) {
 TEST(Agreement, AProgramThatIsCompiledAnewIsTheOneThatWasProved) {
   const AttentionOptions options = causal(fresh_tokens());
   std::vector<AttentionOptions> others;
+  others.reserve(runtime::kProblemsKept + 8);
   for (int i = 0; i < runtime::kProblemsKept + 8; ++i) others.push_back(causal(fresh_tokens()));
   std::atomic<bool> later = false;
   AttentionOptions impure =
