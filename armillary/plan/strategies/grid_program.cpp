@@ -406,6 +406,7 @@ void GridProgram::finish_backward(int row_step, int column_step, const std::vect
   heads_.to_home(last + 1, dq, dq_home);
   for (int t = 0; t < 2; ++t) {
     std::vector<View> sums;
+    sums.reserve(slices_.size());
     for (const std::vector<Arrived>& slice : slices_) sums.push_back(column_.own_sum(slice, t));
     heads_.gradients_to_home(last + 1, sums, kv_home[t]);
   }

@@ -23,7 +23,7 @@ inline constexpr bool kRequired = true;
 
 /// A key whose text is read by `parse(what, value)` and printed by `print(member)`.
 template <class O, class T, class Parse, class Print>
-StrategyKey option_key(StrategyKey key, T O::*member, Parse parse, Print print) {
+StrategyKey option_key(StrategyKey key, T O::*member, const Parse& parse, const Print& print) {
   key.set = [member, parse](Options& options, const std::string& what, const std::string& value) {
     O changed = options_as<O>(options);
     changed.*member = parse(what, value);
@@ -56,7 +56,7 @@ StrategyKey number_key(const std::string& name, const std::string& letter, int O
 /// A key that takes one of some names, each for a value of the member.
 template <class O, class T>
 StrategyKey choice_key(const std::string& name, T O::*member,
-                       std::vector<std::pair<std::string_view, T>> choices) {
+                       const std::vector<std::pair<std::string_view, T>>& choices) {
   std::vector<std::string_view> names;
   std::string values;
   for (const auto& [text, value] : choices) {
