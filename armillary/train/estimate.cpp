@@ -265,6 +265,19 @@ std::vector<ChosenStrategy> strategies_along_tp(const Recipe& recipe,
   return strategies;
 }
 
+/// An estimate in which nothing is counted yet.
+Estimate empty_estimate(const cost::ModelCost& cost, std::size_t world) {
+  Estimate result;
+  result.cost = cost;
+  result.forward.sent_bytes_per_rank.resize(world);
+  result.backward.sent_bytes_per_rank.resize(world);
+  for (const std::string& name : cost::recompute_names()) {
+    result.policies.push_back({.policy = model::parse_recompute(name)});
+    result.policies.back().more_sent.sent_bytes_per_rank.resize(world);
+  }
+  return result;
+}
+
 }  // namespace
 
 Estimate estimate(const Recipe& recipe, const Data& data) {
@@ -272,21 +285,14 @@ Estimate estimate(const Recipe& recipe, const Data& data) {
 }
 
 Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data& data) {
-  Estimate result;
-  result.cost = cost;
   const Division division(recipe.parallelism);
   check_batch(division.mesh, recipe.training);
   check_dtypes(recipe.training, division.shares() * division.copies);
   const Dtypes dtypes = dtypes_of(recipe.training);
   const std::int64_t world = division.mesh.ranks();
   const std::int64_t microbatches = microbatches_of(division.mesh, recipe.training);
+  Estimate result = empty_estimate(cost, static_cast<std::size_t>(world));
   result.gradient_sent_bytes = parameter_sent_bytes(recipe, dtypes);
-  result.forward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
-  result.backward.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
-  for (const std::string& name : cost::recompute_names()) {
-    result.policies.push_back({.policy = model::parse_recompute(name)});
-    result.policies.back().more_sent.sent_bytes_per_rank.resize(static_cast<std::size_t>(world));
-  }
 
   // Plans of every microbatch.
   std::int64_t most_tokens = 0;

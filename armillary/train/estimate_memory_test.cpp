@@ -225,7 +225,7 @@ Recipe keeping_recipe(const KeepingStrategy& of, std::int64_t layers) {
   recipe.model.n_layers = layers;
   recipe.model.n_heads = of.heads;
   recipe.model.n_kv_heads = of.kv_heads;
-  recipe.training.seq_len = 768;  // divisible by 2, 3 and 4
+  recipe.training.seq_len = 1536;  // divisible by 2, 3 and 4
   recipe.training.steps = 1;
   recipe.parallelism.context_parallel_degree = of.ranks;
   recipe.parallelism.strategy = of.strategy;
@@ -233,7 +233,7 @@ Recipe keeping_recipe(const KeepingStrategy& of, std::int64_t layers) {
 }
 
 const PackedText& text_of_keeping_recipes() {
-  static const PackedText packed({std::string(2000, 'a')}, {.seq_len = 768, .seed = 0});
+  static const PackedText packed({std::string(2000, 'a')}, {.seq_len = 1536, .seed = 0});
   return packed;
 }
 

@@ -60,9 +60,10 @@ TEST(Estimate, RingTrafficIsTheClosedForm) {
   EXPECT_EQ(result.memory.checkpoint, 0);
   Recipe saving = recipe;
   saving.checkpoint.enable = true;
-  EXPECT_EQ(estimate(saving, text()).memory.checkpoint, 12 * result.cost.parameters / 4);
+  const std::int64_t saved = 12 * result.cost.parameters / 4;
+  EXPECT_EQ(estimate(saving, text()).memory.checkpoint, saved);
   EXPECT_EQ(estimate(saving, text()).memory.total(),
-            result.memory.total() + 12 * result.cost.parameters / 4);
+            result.memory.total() + static_cast<double>(saved));
 }
 
 // State of two layers is on the device, unless backward has freed as much.
@@ -142,8 +143,8 @@ TEST(Estimate, GradientsTravelOverAllAxes) {
   EXPECT_NEAR(estimate(recipe, text()).gradient_sent_bytes, half, 1e-3 * half);
   Recipe tensor = recipe_of(1, "ring", "full");
   tensor.parallelism.tensor_parallel_degree = 2;
-  const std::int64_t norms = (2 * 3 + 1) * 64;
-  EXPECT_EQ(estimate(tensor, text()).gradient_sent_bytes, 4 * 2 * norms / 2);
+  const std::int64_t norms = (2 * 3 + 1) * std::int64_t{64};
+  EXPECT_EQ(estimate(tensor, text()).gradient_sent_bytes, 4 * norms);
 }
 
 // 10 or 8 times the tokens of a layer, and 4 times for embedding and head.
@@ -292,7 +293,7 @@ TEST(Estimate, AdviseHasTheSameBytes) {
         if (policy != cost::Recompute::None) {
           // Y + 1 inputs of 64 elements; out, and log-sum-exps of 4 heads in fp32.
           const std::int64_t output = policy == cost::Recompute::Full ? 0 : 2 * 64 + 4 * 4;
-          EXPECT_EQ(stage.activations, kSeq / world * (3 * (2 * 64 + output) + 2 * 64));
+          EXPECT_EQ(stage.activations, kSeq / world * (3 * (128 + output) + 128));
         }
         ++compared;
       }
@@ -373,7 +374,7 @@ TEST(Estimate, TheBusiestRankIsToldAndTheStepsOfThatWithMost) {
   Recipe recipe = recipe_of(4, "ring", "causal");
   recipe.training.global_batch_size = 2;
   const Estimate result = estimate(recipe, text());
-  const std::int64_t block = 2 * (48 / 4) * 2 * 16 * 4;
+  const std::int64_t block = std::int64_t{2} * (48 / 4) * 2 * 16 * 4;
   const std::int64_t all = std::int64_t{2} * 3 * block;  // 2 sequences, 3 layers
   EXPECT_EQ(result.forward.sent_bytes_per_rank,
             (std::vector<std::int64_t>{all, 2 * all, 3 * all, 0}));

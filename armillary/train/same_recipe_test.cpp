@@ -46,7 +46,7 @@ TEST(SameRecipe, OnesThatDifferAreToldByTheirFirstKey) {
             "required");
   EXPECT_EQ(refusal([](Recipe& recipe, int rank) {
               recipe.training.steps += rank;
-              recipe.model.dim += 8 * rank;
+              recipe.model.dim += std::int64_t{8} * rank;
             }),
             "train: rank 0 has model.dim = 32, rank 1 has model.dim = 40; one recipe is required");
   // Llama has keys that GPT lacks.

@@ -63,7 +63,7 @@ class StepRank {
 
   /// Gradients, norm and update; returns the norm.
   double take() {
-    const model::ModelInputs inputs{
+    model::ModelInputs inputs{
         {}, {}, [](const at::Tensor& q, const at::Tensor&, const at::Tensor&) { return q; }};
     StepRunner runner({model_, store_, optimizer_, groups_.replicas(), recording_}, step_,
                       {.inputs = [&](int) { return inputs; }, .targets = 2, .lr = 0.01});

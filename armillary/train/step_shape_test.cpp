@@ -102,7 +102,7 @@ TEST(StepShape, HasBiasesOfQkvAndNormsOfHeads) {
     const plan::step::UnitShape& layer = shape.units[1];
     EXPECT_EQ(layer.summed - plain.summed, 2 * 10) << tp;
     const std::int64_t q = 10 * recipe.model.n_heads;
-    const std::int64_t kv = 2 * 10 * recipe.model.kv_heads();
+    const std::int64_t kv = 20 * recipe.model.kv_heads();
     EXPECT_EQ(layer.split - plain.split, tp == 2 ? q + kv : q) << tp;
     EXPECT_EQ(layer.shared - plain.shared, tp == 2 ? 0 : kv) << tp;
     const plan::step::StepProgram step = plan::step::build_step(shape);

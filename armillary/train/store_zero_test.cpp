@@ -243,7 +243,7 @@ TEST(StoreZero, ElementsOnTheWireAreThoseOfTheStage) {
         const std::int64_t times[] = {0, 2, passes + 1, 0};
         const std::int64_t elements =
             zero == 3 ? passes * (5 * kTable + 3 * kOthers) : times[zero] * (kTable + kOthers);
-        EXPECT_EQ(bytes, 4 * (world - 1) * elements)
+        EXPECT_EQ(bytes, std::int64_t{4} * (world - 1) * elements)
             << world << " ranks, stage " << zero << ", " << passes << " passes";
       }
     }

@@ -109,7 +109,7 @@ class PlainDecoder {
     };
     // RMSNorm of each head, if there is one.
     const auto normed_heads = [&](const char* matrix, const char* norm) {
-      const at::Tensor x_LHD = heads(matrix);
+      at::Tensor x_LHD = heads(matrix);
       if (!sizes_.qk_norm()) return x_LHD;
       return at::rms_norm(x_LHD, {x_LHD.size(2)}, of(layer + "attention." + norm),
                           sizes_.norm_eps());

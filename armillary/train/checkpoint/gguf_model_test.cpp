@@ -122,6 +122,7 @@ TEST(GgufModel, HalvesOfHeadsAreTakenApartForLlamaAlone) {
   const char* const wq = "layers.0.attention.wq.weight";
   std::vector<float> first;  // of each row, whose values are 8 row, 8 row + 1, ..
   const std::vector<float> whole = rows("llama", wq, q);
+  first.reserve(8);
   for (std::size_t row = 0; row < 8; ++row) first.push_back(whole[8 * row] / 8);
   EXPECT_THAT(first, ElementsAre(0, 2, 1, 3, 4, 6, 5, 7));
   EXPECT_EQ(whole[15], 23) << "a row stays whole";
