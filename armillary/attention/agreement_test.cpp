@@ -440,7 +440,7 @@ TEST(Agreement, HasALaneOfItsOwn) {
         const at::Tensor x = at::ones({1, options.mask.q_len() / kMany, 2, 8});
         const KeptAttention kept_output =
             Attention(comm, options).run(CallKind::Keep, {x, x, x}).kept_output;
-        std::array<std::byte, kMany * 8> all{};
+        std::array<std::byte, std::size_t{kMany} * 8> all{};
         const std::span mine = std::span(all).first(8);
         for (int i = 0; i < 200; ++i) {
           auto call = Attention(comm, options)

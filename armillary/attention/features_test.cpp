@@ -273,7 +273,8 @@ TEST(Features, SameBitsWhateverTheTiming) {
 
 TEST(Features, TheLargestLogitIsTheSameOnEveryRank) {
   for (const StrategyWorld& world : kWorlds) {
-    AttentionOptions options = options_of("causal", 4 * world.ranks, world.strategy, {});
+    AttentionOptions options =
+        options_of("causal", std::int64_t{4} * world.ranks, world.strategy, {});
     options.return_max_logit = true;
     comm::run_ranks(world.ranks, [&](comm::Communicator& comm) {
       // <q, k> is 5 for the last query and the first key of head 1, else 0.

@@ -56,7 +56,7 @@ constexpr OverRanks kSomeOverRanks[] = {
 
 /// Positions of a rank's tokens: pieces r and 2 P - 1 - r of 2 P.
 at::Tensor zigzag(int world, int rank) {
-  const std::int64_t piece = kLength / (2 * world);
+  const std::int64_t piece = kLength / world / 2;
   return at::cat({at::arange(rank * piece, (rank + 1) * piece),
                   at::arange((2 * world - 1 - rank) * piece, (2 * world - rank) * piece)});
 }

@@ -83,7 +83,7 @@ class ChunkedLoss {
     loss -= label_log_p_CO.masked_fill(ignored_CO, 0).sum(at::kDouble);
     if (!with_gradients_) return {};
 
-    at::Tensor dlogits_CV = log_p_CV.exp_();
+    const at::Tensor& dlogits_CV = log_p_CV.exp_();
     return dlogits_CV.scatter_add_(1, column_CO,
                                    at::full_like(column_CO, -1, dlogits_CV.options()));
   }

@@ -153,7 +153,7 @@ cost::TokenBytes token_bytes(const DecoderOptions& options) {
           .along_tp = options.keep_gathered_inputs() ? 2 * input : 0,
           .again = input,
           // Token, label and position.
-          .once = angles + 3 * 8,
+          .once = angles + 24,
           .logits = (n.value + (n.converts() ? n.product : 0)) * n.words,
           .loss = moments_of_loss(n),
           // Gradients of norm(x) and of the matrix, and the same scaled.

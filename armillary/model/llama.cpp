@@ -14,7 +14,8 @@ std::int64_t llama_hidden_dim(const ModelOptions& model) {
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   // 8/3 dim and the product are both cut to integers, as in Llama's sources: the sizes of the
   // published weights depend on it.
-  const double width = model.ffn_dim_multiplier * static_cast<double>(8 * model.dim / 3);
+  const std::int64_t uncut = 8 * model.dim / 3;
+  const double width = model.ffn_dim_multiplier * static_cast<double>(uncut);
   // Round up to a multiple, if the result fits an int32.
   if (width <= static_cast<double>(kMost)) {
     const std::int64_t steps =

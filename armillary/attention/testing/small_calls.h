@@ -47,7 +47,8 @@ struct Leaves {
     const auto owned = plan::shards(options.layout, options.mask, comm.world());
     const std::int64_t tokens = plan::tokens(owned.q[comm.rank()]);
     const auto leaf = [&](std::int64_t heads, std::int64_t dim, std::uint64_t seed) {
-      at::Generator generator = at::detail::createCPUGenerator(seed + 10 * comm.rank());
+      at::Generator generator =
+          at::detail::createCPUGenerator(seed + std::uint64_t{10} * comm.rank());
       return at::randn({2, tokens, heads, dim}, generator).to(dtype).requires_grad_(true);
     };
     q = leaf(4, 8, 1);

@@ -4,6 +4,7 @@
 #include "armillary/lab/bench/layer_rate.h"
 
 #include <c10/core/GradMode.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <list>
@@ -144,10 +145,11 @@ std::vector<Side> LayerRate::sides() {
     add("one_rank " + pass, [&contest, backward] { return contest.alone.front().run(backward); });
     add("busy_rank " + pass, [&contest, backward] { return contest.busy(backward); });
     for (auto& [strategy, layer] : contest.spread) {
-      add(strategy + " " + pass, [&layer = layer, backward] { return layer.run(backward); });
+      add(fmt::format("{} {}", strategy, pass),
+          [&layer = layer, backward] { return layer.run(backward); });
     }
     for (auto& [strategy, kernels] : contest.kernels) {
-      add(strategy + " kernels " + pass,
+      add(fmt::format("{} kernels {}", strategy, pass),
           [&kernels = kernels, backward] { return kernels.run(backward); });
     }
   }

@@ -4,6 +4,8 @@
 // attend.
 #include "armillary/lab/bench/overlap_rate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -93,7 +95,7 @@ std::vector<Side> OverlapRate::sides() {
     const std::string pass = kPassNames[backward ? 1 : 0];
     for (OverlapLayers& layers : layers_) {
       const auto add = [&](const std::string& part, Layer& layer) {
-        sides.push_back({layers.strategy + part + " " + pass,
+        sides.push_back({fmt::format("{}{} {}", layers.strategy, part, pass),
                          [&layer, backward] { return layer.run(backward); },
                          /*on_all_ranks=*/true});
       };

@@ -274,6 +274,7 @@ Json turns_json(const TurnSummary& turns, const Contenders& contenders) {
 
 std::vector<std::string> turns_text(const TurnSummary& turns, const Contenders& contenders) {
   std::vector<std::string> lines;
+  lines.reserve(turns.medians.size());
   for (const auto& [side, value] : turns.medians) {
     lines.push_back(
         fmt::format("{}: median {:.4g}, least {:.4g}", side, value, turns.leasts.at(side)));

@@ -44,6 +44,7 @@ ThreadRanks::ThreadRanks(int world) {
   });
 }
 
+// NOLINTNEXTLINE(bugprone-exception-escape): a lock that throws ends the program.
 ThreadRanks::~ThreadRanks() {
   ThreadRanks::start({}, {});
 }

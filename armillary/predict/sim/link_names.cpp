@@ -89,7 +89,7 @@ std::string LinkName::with_spacing(int factor) const {
     if (times != 1) text += fmt::format("*{}", times);
     if (piece.divisor != 1) text += fmt::format("/{}", piece.divisor);
     if (piece.modulus != 0) text += fmt::format("%{}", piece.modulus);
-    text += "}";
+    text += '}';
   }
   return text;
 }

@@ -92,7 +92,7 @@ std::optional<std::string> user_cache_folder() {
     const char* const value = std::getenv(name);
     return value == nullptr ? std::string() : std::string(value);
   };
-  if (const std::string own = lookup("ARMILLARY_CACHE"); !own.empty()) return own;
+  if (std::string own = lookup("ARMILLARY_CACHE"); !own.empty()) return own;
   if (const std::string xdg = lookup("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/armillary";
   if (const std::string home = lookup("HOME"); !home.empty()) return home + "/.cache/armillary";
   return std::nullopt;

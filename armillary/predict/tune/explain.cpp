@@ -117,7 +117,7 @@ std::string words_text(const std::vector<Alteration::AlterationWords>& all) {
                       all[i].after != all[i + 1].after;
     if (i > 0) text += ", ";
     if (!goes_on && !all[i].before.empty()) text += all[i].before;
-    if (!goes_on && !all[i].before.empty() && !all[i].number.empty()) text += " ";
+    if (!goes_on && !all[i].before.empty() && !all[i].number.empty()) text += ' ';
     text += all[i].number;
     if (ends && !all[i].after.empty()) text += " " + all[i].after;
   }

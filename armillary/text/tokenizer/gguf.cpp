@@ -138,6 +138,7 @@ void read_byte_level(const GgufMetadata& metadata, TokenizerParts& parts) {
   const auto kind = std::ranges::find(all, pre, &NamedPreTokenizer::name);
   if (kind == all.end()) {
     std::vector<std::string> names;
+    names.reserve(std::size(all));
     for (const NamedPreTokenizer& one : all) names.emplace_back(one.name);
     fail<InvalidArgument>("tokenizer: {} {} of '{}' is not implemented; {} is required",
                           key_of("pre"), quote(pre), excerpt(parts.origin), list_names(names));

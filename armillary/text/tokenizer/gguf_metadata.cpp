@@ -29,11 +29,11 @@ enum MetadataType : std::uint32_t {
   U64,
   I64,
   F64,
-  kMetadataTypes
+  MetadataTypes
 };
 /// Bytes of a value; 0: it says so itself.
-constexpr std::array<std::uint64_t, kMetadataTypes> kTypeBytes{1, 1, 2, 2, 4, 4, 4,
-                                                               1, 0, 0, 8, 8, 8};
+constexpr std::array<std::uint64_t, MetadataTypes> kTypeBytes{1, 1, 2, 2, 4, 4, 4,
+                                                              1, 0, 0, 8, 8, 8};
 constexpr std::uint64_t kMostKeys = 1 << 16;
 
 template <class Number>
@@ -125,7 +125,7 @@ std::string_view GgufMetadata::take_text() {
 }
 
 void GgufMetadata::skip_values(std::uint32_t type, std::uint64_t count) {
-  if (type >= kMetadataTypes) refuse(fmt::format("has a value of the unknown type {}", type));
+  if (type >= MetadataTypes) refuse(fmt::format("has a value of the unknown type {}", type));
   if (type == Text) {
     // Each takes 8 bytes at least.
     if (count > rest_.size() / 8) take(rest_.size() + 1);

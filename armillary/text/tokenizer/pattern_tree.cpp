@@ -179,7 +179,7 @@ class PatternParser {
     const std::uint32_t first = literal();
     std::uint32_t last = first;
     // A '-' in front of ']' is itself.
-    const bool is_range = in_brackets && sees("-") && !pattern_.substr(at_ + 1).starts_with("]");
+    const bool is_range = in_brackets && sees("-") && !pattern_.substr(at_ + 1).starts_with(']');
     if (is_range) {
       take("-");
       last = literal();
@@ -205,7 +205,7 @@ class PatternParser {
       kinds = *kinds_of_category("Nd");
     } else if (two == "\\p" || two == "\\P") {
       const std::size_t end = pattern_.find('}', at_);
-      const bool is_named = pattern_.substr(at_ + 2).starts_with("{") && end != std::string::npos;
+      const bool is_named = pattern_.substr(at_ + 2).starts_with('{') && end != std::string::npos;
       if (!is_named) refuse("'\\p' without a name in braces");
       const std::string_view name = pattern_.substr(at_ + 3, end - at_ - 3);
       const auto known = kinds_of_category(name);

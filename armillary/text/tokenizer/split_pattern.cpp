@@ -28,6 +28,18 @@ using StepKind = PatternStepKind;
                         quote(pattern), fault);
 }
 
+/// The last place that has another way: a run gives back one code point.
+std::size_t go_back(std::string_view text, SplitPattern::Scratch& scratch) {
+  PatternReturn& back = scratch.back();
+  std::size_t at = back.at;
+  if (at > back.least_at) {
+    at = previous_code_point(text, at);
+    back.at = at;
+  }
+  if (back.at == back.least_at) scratch.pop_back();
+  return at;
+}
+
 }  // namespace
 
 SplitPattern::SplitPattern(std::string pattern) : pattern_(std::move(pattern)) {
@@ -190,14 +202,9 @@ std::size_t SplitPattern::match(std::string_view text, std::size_t step, std::si
       refuse_pattern(pattern_, fmt::format("needs more than {} steps a byte", kStepsPerByte));
     }
     switch (now.kind) {
-      case StepKind::Take: {
-        fits = at < text.size();
-        if (!fits) break;
-        std::size_t next = at;
-        fits = (table_.at(next_code_point(text, next)) & now.sets) != 0;
-        at = next;
+      case StepKind::Take:
+        fits = take(text, now.sets, at);
         break;
-      }
       case StepKind::Run: {
         std::size_t least_at = at;
         int count = 0;
@@ -235,17 +242,15 @@ std::size_t SplitPattern::match(std::string_view text, std::size_t step, std::si
         return at;
     }
     if (fits) continue;
-    // Back to the last place that has another way: a run gives back one code point.
     if (scratch.size() == bottom) return kNoMatch;
-    PatternReturn& back = scratch.back();
-    step = back.step;
-    at = back.at;
-    if (at > back.least_at) {
-      at = previous_code_point(text, at);
-      back.at = at;
-    }
-    if (back.at == back.least_at) scratch.pop_back();
+    step = scratch.back().step;
+    at = go_back(text, scratch);
   }
+}
+
+bool SplitPattern::take(std::string_view text, SetMask sets, std::size_t& at) const {
+  if (at >= text.size()) return false;
+  return (table_.at(next_code_point(text, at)) & sets) != 0;
 }
 
 }  // namespace armillary::tokenizer

@@ -90,6 +90,8 @@ class SplitPattern {
   /// End of the match of the steps from `step` on that begins at `at`; npos if there is none.
   std::size_t match(std::string_view text, std::size_t step, std::size_t at, Scratch& scratch,
                     std::int64_t& steps_left) const;
+  /// Takes the code point at `at`; false if there is none in these sets.
+  bool take(std::string_view text, SetMask sets, std::size_t& at) const;
 
   std::string pattern_;
   std::vector<CodePointSet> sets_;

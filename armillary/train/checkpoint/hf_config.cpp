@@ -109,10 +109,10 @@ class HfConfigReader {
  private:
   /// The value of a key; null if it is not there.
   const Config& value(const std::string& key) {
-    static const Config kNull;
+    static const Config null;
     seen_.insert(key);
     const auto entry = config_.find(key);
-    return entry == config_.end() ? kNull : *entry;
+    return entry == config_.end() ? null : *entry;
   }
 
   [[noreturn]] void refuse(const std::string& key, const std::string& required) {
@@ -156,6 +156,7 @@ class HfConfigReader {
 
   std::string read_family() {
     std::vector<std::string> names;
+    names.reserve(std::size(kHfFamilies));
     for (const HfFamily& family : kHfFamilies) names.emplace_back(family.model_type);
     const Config& type = value("model_type");
     const auto* const family =

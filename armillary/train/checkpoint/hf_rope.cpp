@@ -54,10 +54,10 @@ class HfRopeReader {
 
  private:
   const Config& value(const std::string& key) {
-    static const Config kNull;
+    static const Config null;
     seen_.insert(key);
     const auto entry = object_.find(key);
-    return entry == object_.end() ? kNull : *entry;
+    return entry == object_.end() ? null : *entry;
   }
 
   [[noreturn]] void refuse(const std::string& key, const std::string& required) {
