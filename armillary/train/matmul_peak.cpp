@@ -15,8 +15,7 @@ namespace armillary::train {
 
 double measure_matmul_peak(comm::Communicator& comm, c10::ScalarType dtype) {
   constexpr std::int64_t kSize = 512;  // large enough for full speed; three matrices fit in a cache
-  // A peak that a step is faster than is measured again.
-  constexpr std::chrono::duration<double> kWindow(0.05);
+  constexpr std::chrono::duration<double> kWindow(0.1);  // a period of a quota of CPU time
   const at::Tensor a = at::ones({kSize, kSize}, dtype);
   at::Tensor product = at::mm(a, a);  // warm-up
 

@@ -69,12 +69,12 @@ RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, ProvedStep
       tensor_parallel_(groups_.replicas().tp == nullptr
                            ? nullptr
                            : tensor_parallel_over_ranks(*groups_.replicas().tp)),
+      peak_flops_(measure_matmul_peak(world_, product_dtype(recipe_))),
       store_(model, recipe_.training.seed, groups_.replicas(), dtypes_of(recipe_.training),
              {.on_host = recipe_.optimizer.state_on_host(),
               .timeout_s = recipe_.comm.train_timeout_seconds}),
       optimizer_(store_.pieces(), recipe_.optimizer, store_.dtypes().master),
-      rates_(rates_of(recipe_).rates),
-      peak_flops_(measure_matmul_peak(world_, product_dtype(recipe_))) {
+      rates_(rates_of(recipe_).rates) {
   ARMILLARY_CHECK(step_.tables.zero() == store_.zero() && step_.tables.units() == store_.units());
   // The loss is summed over all ranks, with other numbers (sum_over_ranks).
   ARMILLARY_CHECK(step_.tables.shape().sequence_parallel);

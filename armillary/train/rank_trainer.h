@@ -121,11 +121,11 @@ class RankTrainer {
   const ProvedStep step_;
   ReplicaGroups groups_;
   std::shared_ptr<model::TensorParallel> tensor_parallel_;  ///< Null: tp is 1.
+  double peak_flops_;  ///< Highest measured peak of one rank, before tensors of the run are there.
   Store store_;
   Optimizer optimizer_;
   LearningRates rates_;
   Beside beside_;
-  double peak_flops_;            ///< Highest measured peak of one rank.
   bool peak_is_low_ = false;     ///< The last step was faster than that.
   double ranks_above_peak_ = 0;  ///< Ranks that said so in this step.
   double waited_s_ = 0;          ///< Store::waited_s, mean over the ranks.

@@ -80,13 +80,16 @@ void check_steps(const RunProgress& progress, const Recipe& recipe) {
   }
 }
 
-/// Puts the state with which the run begins into the trainer. Returns the steps taken before.
-std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& data,
-                   const Recipe& recipe, const TrainOptions& options) {
+void check_options(const TrainOptions& options) {
   if (options.resume && !options.init_from.empty()) {
     fail<InvalidArgument>("train: --resume and --init-from {} given; one of them is required",
                           options.init_from);
   }
+}
+
+/// Puts the state with which the run begins into the trainer. Returns the steps taken before.
+std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& data,
+                   const Recipe& recipe, const TrainOptions& options) {
   const std::string path =
       choose_checkpoint(comm, checkpoint_folder(recipe), options.resume, options.on_notice);
   std::int64_t steps = 0;
@@ -227,6 +230,7 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
 TrainResult train(const Recipe& recipe, const Data& data, const TrainOptions& options,
                   const RunRanks& run_ranks) {
   validate(recipe, data.vocab_size());
+  check_options(options);
   TrainResult result;
   const auto body = [&](comm::Communicator& comm) {
     at::set_num_threads(static_cast<int>(recipe.parallelism.threads_per_rank));

@@ -1,14 +1,18 @@
 // trainer_grid_test.cpp: losses, norms and every gradient of five steps on meshes of dp x cp x tp,
 // ZeRO stages and recomputation, against one rank: in fp64 to 1e-12, in fp32 to 1e-5.
 //
-// A sample runs with all tests. The whole grid takes an hour, and prints a table:
-//   armillary_train_test --gtest_also_run_disabled_tests --gtest_filter='TrainGrid.DISABLED_*'
+// A sample runs with all tests. The whole grid takes an hour, or some minutes for a model in a
+// dtype, and prints a table:
+//   armillary_train_test --gtest_also_run_disabled_tests --gtest_filter='*TrainGrid*DISABLED_*'
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "armillary/predict/cost/model.h"
@@ -25,6 +29,7 @@ struct GridDtype {
 };
 constexpr GridDtype kGridFp64{"float64", 1e-12, 1e-4};
 constexpr GridDtype kGridFp32{"float32", 1e-5, 1e-2};
+constexpr std::array kGridDtypes{kGridFp64, kGridFp32};
 
 /// A model on one rank, with which others are compared.
 struct GridReference {
@@ -63,30 +68,24 @@ struct GridSizes {
   std::int64_t batch = 8;
 };
 
-/// Every stage on these meshes; every policy of recomputation too, or one after the other. Prints a
-/// line for each mesh and model.
-void run_grid(const std::vector<MeshShape>& meshes, const std::vector<GridModel>& models,
+/// Every stage of a model on these meshes; every policy of recomputation too, or one after the
+/// other. Prints a line for each mesh.
+void run_grid(const GridDtype& dtype, const GridModel& model, const std::vector<MeshShape>& meshes,
               const GridSizes& sizes, bool every_policy) {
   const std::vector<std::string>& policies = cost::recompute_names();
-  for (const GridDtype& dtype : {kGridFp64, kGridFp32}) {
-    fmt::print("{:<8}  {:<20}  {:<17}  loss, norm   gradient  where\n", dtype.name, "mesh",
-               "model");
-    for (const GridModel& model : models) {
-      const GridReference one(grid_recipe(model, sizes.heads, sizes.head_dim, sizes.batch), dtype);
-      std::size_t turn = 0;
-      for (const MeshShape& mesh : meshes) {
-        if (!is_legal(model, mesh.tp)) continue;
-        GridError worst;
-        for (int zero = 0; zero <= 3; ++zero) {
-          for (std::size_t i = 0; i < (every_policy ? policies.size() : 1); ++i) {
-            worst.add(one.expect_equal_on({mesh, zero, policies[turn++ % policies.size()]},
-                                          to_string(model)));
-          }
-        }
-        fmt::print("{:<8}  {:<20}  {:<17}  {:>10.1e} {:>10.1e}  {}\n", dtype.name, mesh_text(mesh),
-                   to_string(model), worst.loss, worst.gradient, worst.where);
+  const GridReference one(grid_recipe(model, sizes.heads, sizes.head_dim, sizes.batch), dtype);
+  std::size_t turn = 0;
+  for (const MeshShape& mesh : meshes) {
+    if (!is_legal(model, mesh.tp)) continue;
+    GridError worst;
+    for (int zero = 0; zero <= 3; ++zero) {
+      for (std::size_t i = 0; i < (every_policy ? policies.size() : 1); ++i) {
+        worst.add(one.expect_equal_on({mesh, zero, policies[turn++ % policies.size()]},
+                                      to_string(model)));
       }
     }
+    fmt::print("{:<8}  {:<17}  {:<20}  loss, norm {:>8.1e}  gradient {:>8.1e}  {}\n", dtype.name,
+               to_string(model), mesh_text(mesh), worst.loss, worst.gradient, worst.where);
   }
 }
 
@@ -120,6 +119,19 @@ TEST(TrainGrid, Fp32EqualsOneRankToItsRounding) {
   }
 }
 
+// The last layer is the first one too: it stays over the loss, and from pass to pass.
+TEST(TrainGrid, OneLayerEqualsOneRank) {
+  for (const bool tied : {false, true}) {
+    Recipe recipe = grid_recipe({"llama", 2, tied}, 8, 4, 8);
+    recipe.model.n_layers = 1;
+    recipe.training.steps = 2;
+    const GridReference one(recipe, kGridFp64);
+    for (const MeshShape& mesh : {MeshShape{.dp = 2, .cp = 2}, MeshShape{.dp = 4, .tp = 2}}) {
+      one.expect_equal_on({mesh, 3, "none"}, tied ? "a tied layer" : "a layer");
+    }
+  }
+}
+
 TEST(TrainGrid, ADifferenceIsSeen) {
   Recipe recipe = in_fp64(grid_recipe({}, 2, 4, 2));
   recipe.training.steps = 2;
@@ -135,26 +147,40 @@ TEST(TrainGrid, ADifferenceIsSeen) {
   EXPECT_TRUE(std::isinf(error_of(other, one, 0).gradient));
 }
 
-TEST(TrainGrid, DISABLED_EveryMeshOfEightRanks) {
-  run_grid(meshes_of(8), grid_models(), {}, /*every_policy=*/true);
+/// A dtype and a model, by their numbers.
+class TrainGridOfEight : public testing::TestWithParam<std::tuple<std::size_t, std::size_t>> {};
+
+TEST_P(TrainGridOfEight, DISABLED_EveryMesh) {
+  const auto [dtype, model] = GetParam();
+  run_grid(kGridDtypes[dtype], grid_models()[model], meshes_of(8), {}, /*every_policy=*/true);
 }
+
+INSTANTIATE_TEST_SUITE_P(All, TrainGridOfEight,
+                         testing::Combine(testing::Range<std::size_t>(0, kGridDtypes.size()),
+                                          testing::Range<std::size_t>(0, grid_models().size())));
 
 // Each mesh with a GPT and a Llama, in turn.
 TEST(TrainGrid, DISABLED_EveryMeshOfTwelveRanks) {
   const std::vector<MeshShape> meshes = meshes_of(12);
   ASSERT_EQ(meshes.size(), 18U);
   for (std::size_t m = 0; m < meshes.size(); ++m) {
-    run_grid({meshes[m]}, {grid_models()[m % 4], grid_models()[4 + m % 5]},
-             {.heads = 12, .batch = 12}, /*every_policy=*/false);
+    for (const GridModel& model : {grid_models()[m % 4], grid_models()[4 + m % 5]}) {
+      for (const GridDtype& dtype : kGridDtypes) {
+        run_grid(dtype, model, {meshes[m]}, {.heads = 12, .batch = 12}, /*every_policy=*/false);
+      }
+    }
   }
 }
 
 // Parameters of two rows on three ranks: some own none of them.
 TEST(TrainGrid, DISABLED_ThreeRanksWithParametersSmallerThanThat) {
   const std::vector<GridModel> models{{"gpt", 0, false}, {"gpt", 0, true}, {"llama", 1, false}};
-  run_grid({{.dp = 3}, {.cp = 3}}, models, {.heads = 1, .head_dim = 2, .batch = 6},
-           /*every_policy=*/true);
-  run_grid({{.tp = 3}}, models, {.heads = 3, .head_dim = 2, .batch = 2}, /*every_policy=*/true);
+  for (const GridDtype& dtype : kGridDtypes) {
+    for (const GridModel& model : models) {
+      run_grid(dtype, model, {{.dp = 3}, {.cp = 3}}, {.heads = 1, .head_dim = 2, .batch = 6}, true);
+      run_grid(dtype, model, {{.tp = 3}}, {.heads = 3, .head_dim = 2, .batch = 2}, true);
+    }
+  }
 }
 
 }  // namespace

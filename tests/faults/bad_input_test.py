@@ -236,6 +236,7 @@ REFUSALS = [
     (["--set", "training.dataset_path=none"], "'none' does not exist"),
     (["--set", "training.seq_len=9999"], "nearest seq_len: 8000"),
     (["--set", "checkpoint.interval=5"], "nearest: checkpoint.enable = true"),
+    (["--resume", "--init-from", "x"], "--resume and --init-from x given; one of them is required"),
 ]
 
 
