@@ -66,10 +66,10 @@ cost::KeptBytes add_plan(Estimate& result, const PlannedMicrobatch& planned) {
   const auto program_of = [&](plan::Pass pass) {
     return [&planner, pass](plan::Rank rank) { return proof::runnable(planner, pass, rank); };
   };
-  cost::KeptBytes kept;
+  cost::KeptBytes kept_bytes;
   const auto forward = [&](plan::Rank rank) {
     plan::RankProgram program = proof::runnable(planner, plan::Pass::Forward, rank);
-    kept.grow(cost::kept_by_attention(planner.problem(), planner.blocks(), program));
+    kept_bytes.grow(cost::kept_by_attention(planner.problem(), planner.blocks(), program));
     return program;
   };
   // Slots of a layer are free again when its pass ends, so passes share memory.
@@ -83,7 +83,7 @@ cost::KeptBytes add_plan(Estimate& result, const PlannedMicrobatch& planned) {
       add_pass(cost.more_sent, planned, layers, program_of(plan::Pass::Replay));
     }
   }
-  return kept;
+  return kept_bytes;
 }
 
 /// The mask of the microbatch that begins with a sequence.
@@ -296,7 +296,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 
   // Plans of every microbatch.
   std::int64_t most_tokens = 0;
-  cost::KeptBytes kept;
+  cost::KeptBytes kept_bytes;
   const int tp = division.mesh.tp;
   const std::vector<ChosenStrategy> strategies =
       strategies_along_tp(recipe, cost.attention, division.mesh);
@@ -308,7 +308,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
           plan::Planner(attention_problem(recipe, heads_along_tp(cost.attention, index, tp), mask),
                         strategies[static_cast<std::size_t>(index)].strategy),
           i / microbatches * division.mesh.cp * tp + index, tp};
-      kept.grow(add_plan(result, planned));
+      kept_bytes.grow(add_plan(result, planned));
       most_tokens = std::max(most_tokens, most_tokens_of_a_rank(planned.planner.problem()));
     }
     result.visible_pairs += mask.area();
@@ -316,7 +316,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
 
   // Work that policies repeat, and the memory of each.
   const std::string& mode = recipe.activation_checkpoint.mode;
-  const cost::AttentionBytes attention = cost::attention_bytes(result.memory.attention, kept);
+  const cost::AttentionBytes attention = cost::attention_bytes(result.memory.attention, kept_bytes);
   for (PolicyCost& policy : result.policies) {
     policy.more_flops =
         cost::flops_again(cost, policy.policy, tokens_of_step(recipe), result.visible_pairs);
@@ -329,7 +329,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
     const auto tokens = static_cast<double>(most_tokens);
     policy.kept_inputs =
         (cost::kept_bytes(cost, policy.policy, tokens) +
-         tp * static_cast<double>(cost.attention.layers) * attention.kept(policy.policy)) /
+         tp * static_cast<double>(cost.attention.layers) * attention.kept_bytes(policy.policy)) /
         (tokens * static_cast<double>(std::max<std::int64_t>(cost.bytes.input, 1)));
     if (policy.policy != model::parse_recompute(mode)) continue;
     if (recipe.checkpoint.enable) {

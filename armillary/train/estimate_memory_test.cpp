@@ -241,14 +241,14 @@ const PackedText& text_of_keeping_recipes() {
 TEST(Estimate, EveryStrategyKeepsYPlusOneInputs) {
   for (const KeepingStrategy& of : kKeepingStrategies) {
     const Estimate result = estimate(keeping_recipe(of, 6), text_of_keeping_recipes());
-    const auto kept = [&](cost::Recompute policy) {
+    const auto kept_inputs = [&](cost::Recompute policy) {
       return result.policies.at(static_cast<std::size_t>(policy)).kept_inputs;
     };
-    EXPECT_EQ(kept(cost::Recompute::Full), 6 + 1) << of.strategy << " on " << of.ranks;
+    EXPECT_EQ(kept_inputs(cost::Recompute::Full), 6 + 1) << of.strategy << " on " << of.ranks;
     // The rank with most heads: 2 of 3 of all tokens, where 1.5 would be even.
     const double share = of.heads % 2 == 0 ? 1 : 2 / 1.5;
     const double output = share * (96 + static_cast<double>(of.heads)) / 96;
-    EXPECT_NEAR(kept(cost::Recompute::AttentionOutput), 6 + 1 + 6 * output, 1e-9)
+    EXPECT_NEAR(kept_inputs(cost::Recompute::AttentionOutput), 6 + 1 + 6 * output, 1e-9)
         << of.strategy << " on " << of.ranks;
   }
 }

@@ -166,18 +166,18 @@ double peak_bytes(const RecipeStep& step, const plan::Planner& planner,
   for (const sim::Timeline& pass : attention) {
     for (const sim::RankTimeline& rank : pass.ranks) slots = std::max(slots, rank.slot_bytes);
   }
-  // Of large worlds some ranks.
+  // Some ranks of a large world stand for all.
   const int world = planner.problem().world;
-  cost::KeptBytes kept;
+  cost::KeptBytes bytes;
   for (plan::Rank rank = 0; rank < world; rank += std::max(1, world / kUnfolded)) {
-    kept.grow(cost::kept_by_attention(planner, rank));
+    bytes.grow(cost::kept_by_attention(planner, rank));
   }
   const train::TrainingOptions& training = step.recipe.training;
   const std::int64_t tokens =
       ceil_div(training.seq_len * training.local_batch_size, step.parallelism.mesh.cp);
   return train::memory_of(step.recipe, step.work.model,
                           {.policy = step.parallelism.recompute,
-                           .attention = cost::attention_bytes(static_cast<double>(slots), kept),
+                           .attention = cost::attention_bytes(static_cast<double>(slots), bytes),
                            .tokens = static_cast<double>(tokens)})
       .total();
 }

@@ -93,22 +93,22 @@ KeptBytes kept_by_attention(const plan::Problem& problem, const plan::Blocks& bl
                             const plan::RankProgram& forward) {
   const auto bytes = [&](const plan::Tile& tile) { return bytes_of(problem, blocks, tile); };
   const auto is_out = [&](int id) { return forward.tiles[id].tensor == plan::Tensor::Out; };
-  KeptBytes kept;
+  KeptBytes kept_bytes;
   // The caller's: inputs, Out, and log-sum-exps of the rows of Out.
   const int out = *std::ranges::find_if(forward.outputs, is_out);
   plan::Tile lse = forward.tiles[out];
   lse.tensor = plan::Tensor::Lse;
-  kept.caller_output = bytes(forward.tiles[out]) + bytes(lse);
-  kept.caller = kept.caller_output;
-  for (const int id : forward.inputs) kept.caller += bytes(forward.tiles[id]);
+  kept_bytes.caller_output = bytes(forward.tiles[out]) + bytes(lse);
+  kept_bytes.caller = kept_bytes.caller_output;
+  for (const int id : forward.inputs) kept_bytes.caller += bytes(forward.tiles[id]);
   // The saved ones. The product behind attention keeps the caller's Out.
   for (const int id : forward.saved) {
     const std::int64_t saved = bytes(forward.tiles[id]);
-    kept.layer += saved;
-    if (is_out(id) || forward.tiles[id].tensor == plan::Tensor::Lse) kept.output += saved;
+    kept_bytes.layer += saved;
+    if (is_out(id) || forward.tiles[id].tensor == plan::Tensor::Lse) kept_bytes.output += saved;
   }
-  if (std::ranges::count(forward.saved, out) == 0) kept.layer += bytes(forward.tiles[out]);
-  return kept;
+  if (std::ranges::count(forward.saved, out) == 0) kept_bytes.layer += bytes(forward.tiles[out]);
+  return kept_bytes;
 }
 
 KeptBytes kept_by_attention(const plan::Planner& planner, plan::Rank rank) {
@@ -116,10 +116,10 @@ KeptBytes kept_by_attention(const plan::Planner& planner, plan::Rank rank) {
                            planner.program(plan::Pass::Forward, rank));
 }
 
-AttentionBytes attention_bytes(double slots, const KeptBytes& kept) {
+AttentionBytes attention_bytes(double slots, const KeptBytes& kept_bytes) {
   AttentionBytes bytes(slots);
-  bytes.layer = static_cast<double>(kept.layer - kept.caller);
-  bytes.output = static_cast<double>(kept.output - kept.caller_output);
+  bytes.layer = static_cast<double>(kept_bytes.layer - kept_bytes.caller);
+  bytes.output = static_cast<double>(kept_bytes.output - kept_bytes.caller_output);
   return bytes;
 }
 

@@ -42,14 +42,14 @@ struct KeptBytes {
   /// Takes the larger of each.
   void grow(const KeptBytes& other);
 };
-/// Of one rank, from its forward program.
+/// The bytes of one rank, from its forward program.
 KeptBytes kept_by_attention(const plan::Problem& problem, const plan::Blocks& blocks,
                             const plan::RankProgram& forward);
 /// The same, making that program.
 KeptBytes kept_by_attention(const plan::Planner& planner, plan::Rank rank);
 
 /// Slots, and what is kept beyond the caller's tensors, each of the rank that has most.
-AttentionBytes attention_bytes(double slots, const KeptBytes& kept);
+AttentionBytes attention_bytes(double slots, const KeptBytes& kept_bytes);
 
 /// `does not fit: needs 22.51 GiB, has 22.50`: the need rounded up, the limit down, so that they
 /// differ.

@@ -64,15 +64,15 @@ TEST(KeptByAttention, IsTheCallersTensorsWhereHeadsStay) {
        {"ring", "ring:backward=q", "allgather", "double_ring:window=2", "bidirectional_ring",
         "tokenring", "attention2d:rows=2", "attention2d:rows=2,overlap=true", "startrail:c=2",
         "grid:u=1,rq=2,rk=2"}) {
-    const KeptBytes kept = most_kept(thousand_tokens(8, 4), strategy);
-    EXPECT_EQ(kept.caller, 250 * (8 * 2 * kHead + 4 * 2 * kHead + 8 * kLse)) << strategy;
-    EXPECT_EQ(kept.caller_output, 250 * 8 * (kHead + kLse)) << strategy;
-    EXPECT_EQ(kept.layer, kept.caller) << strategy;
-    EXPECT_EQ(kept.output, kept.caller_output) << strategy;
-    const AttentionBytes bytes = attention_bytes(5, kept);
+    const KeptBytes kept_bytes = most_kept(thousand_tokens(8, 4), strategy);
+    EXPECT_EQ(kept_bytes.caller, 250 * (8 * 2 * kHead + 4 * 2 * kHead + 8 * kLse)) << strategy;
+    EXPECT_EQ(kept_bytes.caller_output, 250 * 8 * (kHead + kLse)) << strategy;
+    EXPECT_EQ(kept_bytes.layer, kept_bytes.caller) << strategy;
+    EXPECT_EQ(kept_bytes.output, kept_bytes.caller_output) << strategy;
+    const AttentionBytes bytes = attention_bytes(5, kept_bytes);
     EXPECT_EQ(bytes.slots, 5) << strategy;
     for (const auto policy : {Recompute::None, Recompute::Full, Recompute::AttentionOutput}) {
-      EXPECT_EQ(bytes.kept(policy), 0) << strategy;
+      EXPECT_EQ(bytes.kept_bytes(policy), 0) << strategy;
     }
   }
 }
@@ -83,25 +83,26 @@ TEST(KeptByAttention, HasOutTwiceWhereHeadsAreTraded) {
   for (const char* const strategy :
        {"ulysses", "ulysses:qkv=packed", "usp:u=2", "usp:u=4", "grid:u=2,rq=1,rk=2"}) {
     const AttentionBytes bytes = attention_bytes(0, most_kept(thousand_tokens(8, 4), strategy));
-    EXPECT_EQ(bytes.kept(Recompute::None), 250 * 8 * kHead) << strategy;
-    EXPECT_EQ(bytes.kept(Recompute::AttentionOutput), 0) << strategy;
-    EXPECT_EQ(bytes.kept(Recompute::Full), 0) << strategy;
+    EXPECT_EQ(bytes.kept_bytes(Recompute::None), 250 * 8 * kHead) << strategy;
+    EXPECT_EQ(bytes.kept_bytes(Recompute::AttentionOutput), 0) << strategy;
+    EXPECT_EQ(bytes.kept_bytes(Recompute::Full), 0) << strategy;
   }
 }
 
 // 4 ranks read 2 KV heads: each has one of all 1000 tokens in place of two of 250.
 TEST(KeptByAttention, HasKvHeadsOnceForEachGroupThatReadsThem) {
   const AttentionBytes bytes = attention_bytes(0, most_kept(thousand_tokens(8, 2), "ulysses"));
-  EXPECT_EQ(bytes.kept(Recompute::None), 250 * 8 * kHead + 2 * (1000 - 2 * 250) * kHead);
-  EXPECT_EQ(bytes.kept(Recompute::AttentionOutput), 0);
+  EXPECT_EQ(bytes.kept_bytes(Recompute::None), 250 * 8 * kHead + 2 * (1000 - 2 * 250) * kHead);
+  EXPECT_EQ(bytes.kept_bytes(Recompute::AttentionOutput), 0);
 }
 
 // 6 heads over 4 ranks: two of them have 2 of all tokens, where 1.5 would be even.
 TEST(KeptByAttention, IsThatOfTheRankWithMostHeads) {
   const AttentionBytes bytes = attention_bytes(0, most_kept(thousand_tokens(6, 6), "ulysses"));
   const std::int64_t even = 250 * 6;
-  EXPECT_EQ(bytes.kept(Recompute::AttentionOutput), (2 * 1000 - even) * (kHead + kLse));
-  EXPECT_EQ(bytes.kept(Recompute::None), even * kHead + (2 * 1000 - even) * (4 * kHead + kLse));
+  EXPECT_EQ(bytes.kept_bytes(Recompute::AttentionOutput), (2 * 1000 - even) * (kHead + kLse));
+  EXPECT_EQ(bytes.kept_bytes(Recompute::None),
+            even * kHead + (2 * 1000 - even) * (4 * kHead + kLse));
 }
 
 }  // namespace

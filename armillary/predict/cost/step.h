@@ -87,7 +87,7 @@ struct StepTime {
   double passes = 0;  ///< Norms, activations, residuals and the loss, bound by memory.
   double tensor_parallel = 0;
   /// Sums of gradients, and gathers of parameters: in stages 0 and 1 one of each, in stage 2 a sum
-  /// and in stage 3 a sum and two gathers in every microbatch.
+  /// and in stage 3 a sum and up to two gathers in every microbatch.
   double gradients = 0;
   double optimizer = 0;
   double pipeline = 0;  ///< Idle stages, and messages between stages.
@@ -145,7 +145,7 @@ struct AttentionBytes {
   // Kept from forward to backward beyond the tensors that a model counts (attention_memory.h).
   double layer = 0;   ///< With all that backward needs.
   double output = 0;  ///< With attention's output alone.
-  double kept(Recompute policy) const {
+  double kept_bytes(Recompute policy) const {
     if (policy == Recompute::Full) return 0;
     return policy == Recompute::None ? layer : output;
   }

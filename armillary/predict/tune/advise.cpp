@@ -63,12 +63,12 @@ cost::AttentionBytes layer_bytes(const Question& question, const Candidate& cand
     std::iota(ranks.begin(), ranks.end(), 0);
   }
   std::int64_t slots = 0;
-  cost::KeptBytes kept;
+  cost::KeptBytes kept_bytes;
   for (const plan::Rank rank : ranks) {
     slots = std::max(slots, cost::slot_need(planner, question.passes, rank));
-    kept.grow(cost::kept_by_attention(planner, rank));
+    kept_bytes.grow(cost::kept_by_attention(planner, rank));
   }
-  return cost::attention_bytes(static_cast<double>(slots), kept);
+  return cost::attention_bytes(static_cast<double>(slots), kept_bytes);
 }
 
 /// The longest sequence whose need is within the limit. The need grows with the length.
