@@ -195,6 +195,17 @@ std::uint64_t tensor_bytes(const std::string& path, const GgufTensor& tensor) {
   return static_cast<std::uint64_t>(*count / block.values * block.bytes);
 }
 
+/// Reads the next key with its value.
+void add_key(FrontReader& front, const std::string& path,
+             std::map<std::string, GgufValue>& metadata) {
+  std::string key(front.text());
+  GgufValue value = front.value(key);
+  if (metadata.contains(key)) {
+    fail<IoError>("gguf: {} has key {} twice; once is required", excerpt(path), quote(key));
+  }
+  metadata.emplace(std::move(key), std::move(value));
+}
+
 /// Name, shape and type of the next tensor; its offset stays to be read.
 GgufTensor read_tensor(FrontReader& front, const std::string& path) {
   GgufTensor tensor{.name = std::string(front.text())};
@@ -304,14 +315,7 @@ void GgufFile::read_front() {
   }
   const auto tensors = front.number<std::uint64_t>();
   const auto keys = front.number<std::uint64_t>();
-  for (std::uint64_t i = 0; i < keys; ++i) {
-    std::string key(front.text());
-    GgufValue value = front.value(key);
-    if (metadata_.contains(key)) {
-      fail<IoError>("gguf: {} has key {} twice; once is required", excerpt(path_), quote(key));
-    }
-    metadata_.emplace(std::move(key), std::move(value));
-  }
+  for (std::uint64_t i = 0; i < keys; ++i) add_key(front, path_, metadata_);
   // Tensors follow one another, each at the next multiple of the alignment.
   const std::uint64_t alignment = alignment_of(path_, metadata_);
   std::uint64_t end = 0;  // of the tensors so far, from the first byte of the data

@@ -176,7 +176,7 @@ TEST(Decoder, Gpt2HasItsPublishedParameters) {
   sizes.n_heads = 25;
   const std::int64_t layer = 12 * 1600 * 1600 + 13 * 1600;
   EXPECT_EQ(decoder_cost(gpt2_options(sizes)).parameters,
-            48 * layer + 2 * 1600 + (50257 + 1024) * 1600);
+            48 * layer + 3200 + std::int64_t{50257 + 1024} * 1600);
 }
 
 /// Biases lie with the outputs that they are added to; what every rank adds to its tokens is whole.
@@ -322,8 +322,8 @@ void expect_close_in_bf16(const DecoderOptions& options) {
   EXPECT_LT(max_difference(got, want), 0.03 * want.abs().max().item<double>());
   got.to(at::kFloat).square().sum().backward();
   want.square().sum().backward();
-  const auto got_gradients = rounded.parameters();
-  const auto want_gradients = exact.parameters();
+  const auto& got_gradients = rounded.parameters();
+  const auto& want_gradients = exact.parameters();
   for (std::size_t i = 0; i < got_gradients.size(); ++i) {
     const auto& want_gradient = want_gradients[i].grad();
     EXPECT_EQ(got_gradients[i].grad().scalar_type(), at::kFloat);

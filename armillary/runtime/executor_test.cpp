@@ -57,7 +57,8 @@ at::Tensor random_tile(const CompiledProgram& compiled, Tensor tensor, std::uint
 Execution run_forward(const CompiledAttention& programs, comm::Communicator& comm) {
   Execution run(programs.forward, comm, options());
   for (const Tensor tensor : {Tensor::K, Tensor::V, Tensor::Q}) {
-    run.feed(tensor, random_tile(*programs.forward, tensor, 7 * static_cast<int>(tensor)));
+    run.feed(tensor,
+             random_tile(*programs.forward, tensor, std::uint64_t{7} * static_cast<int>(tensor)));
   }
   run.finish();
   return run;
@@ -239,7 +240,7 @@ TEST(Execution, SameBitsWhateverTheTiming) {
                             compiled_for(problem, plan::parse_strategy(name), comm.rank());
                         const Execution forward = run_forward(programs, comm);
                         const Execution backward = run_backward(programs, forward, comm);
-                        all[comm.rank() * 4] = forward.output(Tensor::Out);
+                        all[std::size_t{4} * comm.rank()] = forward.output(Tensor::Out);
                         all[comm.rank() * 4 + 1] = backward.output(Tensor::DQ);
                         all[comm.rank() * 4 + 2] = backward.output(Tensor::DK);
                         all[comm.rank() * 4 + 3] = backward.output(Tensor::DV);
@@ -475,8 +476,8 @@ TEST(Execution, PackedQkvTakesOneMessageToEachPeerAndBack) {
       EXPECT_EQ(moved.received_messages, messages) << name;
     });
   };
-  expect_messages("ulysses", 4 * 3);
-  expect_messages("ulysses:qkv=packed", 2 * 3);
+  expect_messages("ulysses", 12);
+  expect_messages("ulysses:qkv=packed", 6);
 }
 
 /// A kernel that fails on one rank.

@@ -204,7 +204,8 @@ at::Tensor out_of(comm::Communicator& comm, const char* strategy, LateDevice* la
   std::vector<plan::Tensor> tensors;
   for (const int tile : program->program.inputs) {
     tensors.push_back(program->program.tiles[tile].tensor);
-    at::Generator generator = at::detail::createCPUGenerator(10 * comm.rank() + results.size());
+    at::Generator generator =
+        at::detail::createCPUGenerator(std::uint64_t{10} * comm.rank() + results.size());
     results.push_back(at::randn(program->shapes[tile], generator));
   }
   Computed computed(results);
@@ -222,7 +223,7 @@ TEST(LateDevice, ReadsInputsWhenTheCallerHasComputedThem) {
     comm::run_ranks(4, [&](comm::Communicator& comm) {
       const at::Tensor required = out_of(comm, strategy, nullptr);
       for (const std::uint64_t seed : {1, 2, 3}) {
-        LateDevice late(seed + 3 * comm.rank(), 2e-3);
+        LateDevice late(seed + std::uint64_t{3} * comm.rank(), 2e-3);
         EXPECT_TRUE(at::equal(out_of(comm, strategy, &late), required)) << strategy;
       }
     });

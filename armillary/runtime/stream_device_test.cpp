@@ -54,7 +54,8 @@ class StandIn final : public c10::impl::DeviceGuardImplInterface {
   void record(void** event, const c10::Stream& on, const c10::DeviceIndex /*device*/,
               const c10::EventFlag /*flag*/) const override {
     told.events.push_back(on.id());
-    *event = reinterpret_cast<void*>(told.events.size());  // its number, from 1
+    // Its number, from 1.
+    *event = reinterpret_cast<void*>(told.events.size());  // NOLINT(performance-no-int-to-ptr)
   }
   bool queryEvent(void* event) const override {
     if (told.fails) throw std::runtime_error("illegal memory access");
@@ -92,7 +93,8 @@ class StreamDeviceTest : public testing::Test {
 
 TEST_F(StreamDeviceTest, HasAStreamForEachLane) {
   EXPECT_EQ(device_->place(), kPlace);
-  for (const auto& [lane, op] : {std::pair(0, 7), {3, 8}, {0, 9}}) device_->start(lane, work_, op);
+  for (const auto& [lane, op] : {std::pair<plan::Lane, int>(0, 7), {3, 8}, {0, 9}})
+    device_->start(lane, work_, op);
   EXPECT_THAT(work_.ops, ElementsAre(std::pair(7, 1), std::pair(8, 2), std::pair(9, 1)));
   EXPECT_THAT(told.events, ElementsAre(1, 2, 1));
   EXPECT_EQ(told.current, kCallerStream) << "the caller's stream is current again";

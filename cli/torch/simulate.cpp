@@ -120,6 +120,7 @@ std::vector<sim::Timeline> attention_passes(const RecipeStep& step, const plan::
   }
   passes.push_back(plan::Pass::Backward);
   std::vector<sim::Timeline> timelines;
+  timelines.reserve(passes.size());
   for (const plan::Pass pass : passes) {
     timelines.push_back(sim::simulate(planner, pass, sim::group_share(step.cluster, mesh.tp),
                                       {.fold = mesh.cp > kUnfolded}));

@@ -55,7 +55,7 @@ KeptBytes most_kept(const plan::Problem& problem, const char* strategy) {
   return most;
 }
 
-constexpr std::int64_t kHead = 128 * 2;  // Bytes of one of a token.
+constexpr std::int64_t kHead = 256;  // Bytes of one of a token.
 constexpr std::int64_t kLse = 4;
 
 // They save tensors of the caller, or keys of another rank in place of them, and no copy.
@@ -65,8 +65,8 @@ TEST(KeptByAttention, IsTheCallersTensorsWhereHeadsStay) {
         "tokenring", "attention2d:rows=2", "attention2d:rows=2,overlap=true", "startrail:c=2",
         "grid:u=1,rq=2,rk=2"}) {
     const KeptBytes kept_bytes = most_kept(thousand_tokens(8, 4), strategy);
-    EXPECT_EQ(kept_bytes.caller, 250 * (8 * 2 * kHead + 4 * 2 * kHead + 8 * kLse)) << strategy;
-    EXPECT_EQ(kept_bytes.caller_output, 250 * 8 * (kHead + kLse)) << strategy;
+    EXPECT_EQ(kept_bytes.caller, 250 * (16 * kHead + 8 * kHead + 8 * kLse)) << strategy;
+    EXPECT_EQ(kept_bytes.caller_output, 2000 * (kHead + kLse)) << strategy;
     EXPECT_EQ(kept_bytes.layer, kept_bytes.caller) << strategy;
     EXPECT_EQ(kept_bytes.output, kept_bytes.caller_output) << strategy;
     const AttentionBytes bytes = attention_bytes(5, kept_bytes);
@@ -83,7 +83,7 @@ TEST(KeptByAttention, HasOutTwiceWhereHeadsAreTraded) {
   for (const char* const strategy :
        {"ulysses", "ulysses:qkv=packed", "usp:u=2", "usp:u=4", "grid:u=2,rq=1,rk=2"}) {
     const AttentionBytes bytes = attention_bytes(0, most_kept(thousand_tokens(8, 4), strategy));
-    EXPECT_EQ(bytes.kept_bytes(Recompute::None), 250 * 8 * kHead) << strategy;
+    EXPECT_EQ(bytes.kept_bytes(Recompute::None), 2000 * kHead) << strategy;
     EXPECT_EQ(bytes.kept_bytes(Recompute::AttentionOutput), 0) << strategy;
     EXPECT_EQ(bytes.kept_bytes(Recompute::Full), 0) << strategy;
   }
@@ -92,17 +92,16 @@ TEST(KeptByAttention, HasOutTwiceWhereHeadsAreTraded) {
 // 4 ranks read 2 KV heads: each has one of all 1000 tokens in place of two of 250.
 TEST(KeptByAttention, HasKvHeadsOnceForEachGroupThatReadsThem) {
   const AttentionBytes bytes = attention_bytes(0, most_kept(thousand_tokens(8, 2), "ulysses"));
-  EXPECT_EQ(bytes.kept_bytes(Recompute::None), 250 * 8 * kHead + 2 * (1000 - 2 * 250) * kHead);
+  EXPECT_EQ(bytes.kept_bytes(Recompute::None), 2000 * kHead + 1000 * kHead);
   EXPECT_EQ(bytes.kept_bytes(Recompute::AttentionOutput), 0);
 }
 
 // 6 heads over 4 ranks: two of them have 2 of all tokens, where 1.5 would be even.
 TEST(KeptByAttention, IsThatOfTheRankWithMostHeads) {
   const AttentionBytes bytes = attention_bytes(0, most_kept(thousand_tokens(6, 6), "ulysses"));
-  const std::int64_t even = 250 * 6;
-  EXPECT_EQ(bytes.kept_bytes(Recompute::AttentionOutput), (2 * 1000 - even) * (kHead + kLse));
-  EXPECT_EQ(bytes.kept_bytes(Recompute::None),
-            even * kHead + (2 * 1000 - even) * (4 * kHead + kLse));
+  const std::int64_t even = 1500;
+  EXPECT_EQ(bytes.kept_bytes(Recompute::AttentionOutput), (2000 - even) * (kHead + kLse));
+  EXPECT_EQ(bytes.kept_bytes(Recompute::None), even * kHead + (2000 - even) * (4 * kHead + kLse));
 }
 
 }  // namespace

@@ -170,9 +170,9 @@ TEST(Tip3, ZeroCostsNothingUpToStageTwo) {
     // Three collectives for two, of 4 + 2 + 2 bytes for 4 + 2; but the head and the last layer are
     // gathered once.
     const cost::ModelCost& model = step.model;
+    const std::int64_t layer = model.layer_parameters / model.attention.layers;
     const double once =
-        static_cast<double>(model.matmul_parameters - model.layer_matmul_parameters +
-                            model.layer_parameters / model.attention.layers) /
+        static_cast<double>(model.matmul_parameters - model.layer_matmul_parameters + layer) /
         static_cast<double>(model.parameters);
     EXPECT_NEAR(times[3].gradients / times[1].gradients, (8 - 2 * once) / 6, 0.01);
   }
