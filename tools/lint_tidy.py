@@ -33,6 +33,19 @@ CACHE = (
     pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "armillary" / "tidy"
 )
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"', re.MULTILINE)
+# Sources with libtorch have these; the others the full list of .clang-tidy.
+TORCH_CHECKS = [
+    "-*",
+    "readability-identifier-naming",
+    "readability-function-size",
+    "modernize-use-override",
+    "modernize-use-nullptr",
+    "misc-unused-parameters",
+    "bugprone-use-after-move",
+    "bugprone-dangling-handle",
+    "bugprone-unused-raii",
+    "bugprone-undelegated-constructor",
+]
 BATCH = 48
 # In a batch, findings lie in included sources.
 IN_SOURCES = r"--header-filter=/(armillary|cli|tests|examples)/[^ ]*\.(h|cpp)$"
@@ -69,10 +82,15 @@ def configuration(path):
 
 
 def key_of(path, command, version):
-    digest = hashlib.sha256(version.encode() + repr(command).encode())
+    digest = hashlib.sha256(version.encode() + repr(command).encode() + repr(TORCH_CHECKS).encode())
     for part in [*sorted(own_files(path)), *configuration(path)]:
         digest.update(str(part).removeprefix(str(ROOT)).encode() + b"\0" + digest_of(part))
     return digest.hexdigest()
+
+
+def uses_torch(path):
+    pattern = re.compile(r"^\s*#\s*include\s*<(torch|ATen|c10)/", re.MULTILINE)
+    return any(pattern.search(p.read_text(encoding="utf-8")) for p in own_files(path))
 
 
 @dataclasses.dataclass
@@ -106,8 +124,12 @@ def run_tidy(tidy, job):
     flags = ("-fno-openmp", "-Wno-unused-command-line-argument", "-Wno-deprecated-declarations")
     command = [tidy, "-p", str(job.build), "--quiet", str(job.source)]
     command += [f"--extra-arg={flag}" for flag in flags]
+    checks = TORCH_CHECKS if any(uses_torch(member.path) for member in job.members) else []
     if len(job.members) > 1:  # a batch includes sources
-        command += ["--checks=-bugprone-suspicious-include", IN_SOURCES]
+        checks = [*checks, "-bugprone-suspicious-include"]
+        command.append(IN_SOURCES)
+    if checks:
+        command.append("--checks=" + ",".join(checks))
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     findings = result.stdout
     if result.returncode != 0 and not findings.strip():
@@ -152,9 +174,9 @@ def jobs_of(build, todo):
         if "int main(" in source.path.read_text(encoding="utf-8"):
             single.append(source)
             continue
-        # The names that are local to a file are unique in its target.
+        # The names that are local to a file are unique in its target. Sources with libtorch get fewer checks.
         flags = tuple(word for word in source.words if word != str(source.path))
-        kind = (source.target, configuration(source.path), flags)
+        kind = (not uses_torch(source.path), source.target, configuration(source.path), flags)
         groups.setdefault(kind, []).append(source)
     jobs = []
     for _, members in sorted(groups.items()):
