@@ -13,7 +13,7 @@ namespace armillary::corpus {
 namespace {
 
 /// Streams of the seed: the order of an epoch, and the passes over a source.
-enum OrderStream : std::uint64_t { kEpochStream = 1, kPassStream = 2 };
+enum OrderStream : std::uint64_t { EpochStream = 1, PassStream = 2 };
 
 std::uint64_t unsigned_of(std::int64_t number) {
   return static_cast<std::uint64_t>(number);
@@ -55,7 +55,7 @@ MappedSequence Corpus::at(std::int64_t number, std::uint64_t seed) const {
   const bool is_shuffled = part_ == CorpusPart::Train;
   if (is_shuffled) {
     const KeyedPermutation order(unsigned_of(per_epoch_),
-                                 mixed_key({seed, kEpochStream, unsigned_of(epoch)}));
+                                 mixed_key({seed, EpochStream, unsigned_of(epoch)}));
     place = static_cast<std::int64_t>(order.at(unsigned_of(place)));
   }
   std::size_t source = 0;
@@ -66,7 +66,7 @@ MappedSequence Corpus::at(std::int64_t number, std::uint64_t seed) const {
   const std::int64_t draw = epoch * of.per_epoch + place;
   const KeyedPermutation pass(
       unsigned_of(of.sequences),
-      mixed_key({seed, kPassStream, source, unsigned_of(draw / of.sequences)}));
+      mixed_key({seed, PassStream, source, unsigned_of(draw / of.sequences)}));
   return read(of, static_cast<std::int64_t>(pass.at(unsigned_of(draw % of.sequences))));
 }
 
