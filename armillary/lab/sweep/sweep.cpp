@@ -131,7 +131,7 @@ std::string to_csv(const std::vector<SweepRow>& rows, const std::vector<plan::Pa
     text += "," + constant.name;
     same += "," + quoted(constant.text);
   }
-  text += "\n";
+  text += '\n';
   for (const SweepRow& row : rows) {
     text += fmt::format("{},{},{},{},{},{:.9g}", row.point.world, row.point.seq, row.point.heads,
                         row.point.bandwidth, quoted(to_string(row.times.strategy)),

@@ -131,6 +131,7 @@ void FakeGpus::State::run() {
     for (const auto& comm : comms) moved |= progress(*comm);
     // Streams in another order each time.
     std::vector<Stream*> order;
+    order.reserve(streams.size());
     for (const auto& stream : streams) order.push_back(stream.get());
     std::ranges::shuffle(order, random_);
     for (Stream* stream : order) moved |= progress(*stream);

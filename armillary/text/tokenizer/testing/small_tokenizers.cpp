@@ -65,7 +65,9 @@ void append_text(std::string& bytes, std::string_view text) {
 
 std::string byte_level_json() {
   json merges = json::array();
-  for (const auto& [left, right] : kLetterMerges) merges.push_back(left + ' ' + right);
+  for (const auto& [left, right] : kLetterMerges) {
+    merges.push_back(fmt::format("{} {}", left, right));
+  }
   const json value{
       {"version", "1.0"},
       {"truncation", nullptr},
@@ -81,7 +83,7 @@ std::string byte_level_json() {
 }
 
 std::string byte_fallback_json() {
-  const std::string mark = kMarkPieces[0];
+  const std::string& mark = kMarkPieces[0];
   const json merges = json::array({json::array({"t", "h"}), json::array({"th", "e"}),
                                    json::array({mark, "the"}), json::array({mark, "t"})});
   const json special = {{"id", "<s>"}, {"ids", {1}}, {"tokens", {"<s>"}}};
@@ -185,7 +187,10 @@ std::string byte_level_gguf() {
   tokens.insert(tokens.end(), {"<|end|>", "<tool>"});
   types.insert(types.end(), {3, 4});
   std::vector<std::string> merges;
-  for (const auto& [left, right] : kLetterMerges) merges.push_back(left + ' ' + right);
+  merges.reserve(std::size(kLetterMerges));
+  for (const auto& [left, right] : kLetterMerges) {
+    merges.push_back(fmt::format("{} {}", left, right));
+  }
   return GgufWriter()
       .text("tokenizer.ggml.model", "gpt2")
       .text("tokenizer.ggml.pre", "gpt-2")
