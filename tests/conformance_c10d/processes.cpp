@@ -112,6 +112,7 @@ std::vector<ProcessEnd> run_as_ranks(int world, const std::vector<std::string>& 
   }
   std::vector<ProcessEnd> outcomes(children.size());
   std::vector<std::thread> followers;
+  followers.reserve(children.size());
   std::atomic<int> running = world;
   for (std::size_t i = 0; i < children.size(); ++i) {
     followers.emplace_back([&, i] {

@@ -89,6 +89,7 @@ class PlanReplay {
         std::vector<s4u::LinkInRoute> way;
         const sim::MessageRoute& route =
             topology_.route(static_cast<int>(from), static_cast<int>(to));
+        way.reserve(route.channels.size());
         for (const int channel : route.channels) way.emplace_back(links[channel]);
         zone->add_route(hosts_[from]->get_netpoint(), hosts_[to]->get_netpoint(), nullptr, nullptr,
                         way, false);
