@@ -267,8 +267,8 @@ class StepBuilder {
     return again < runs_.size() && runs_[again].unit == runs_[row_].unit;
   }
 
-  /// Releases the weights behind a run that the next one does not use, unless they would be gathered
-  /// again at once, or a later unit uses them in this forward.
+  /// Releases the weights behind a run that the next one does not use, unless they would be
+  /// gathered again at once, or a later unit uses them in this forward.
   void release_weights(const UnitRun& run, const std::vector<int>& next) {
     if (tables_.zero() < 3 || is_before_turn()) return;
     for (const int owner : tables_.used_by(run.unit)) {
