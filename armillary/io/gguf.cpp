@@ -195,15 +195,31 @@ std::uint64_t tensor_bytes(const std::string& path, const GgufTensor& tensor) {
   return static_cast<std::uint64_t>(*count / block.values * block.bytes);
 }
 
-/// Reads the next key with its value.
-void add_key(FrontReader& front, const std::string& path,
-             std::map<std::string, GgufValue>& metadata) {
-  std::string key(front.text());
-  GgufValue value = front.value(key);
-  if (metadata.contains(key)) {
-    fail<IoError>("gguf: {} has key {} twice; once is required", excerpt(path), quote(key));
+/// Reads the head and all keys. Returns the number of tensors.
+std::uint64_t read_keys(FrontReader& front, std::span<const std::byte> all, const std::string& path,
+                        GgufMetadata& metadata) {
+  constexpr std::array kMagic{'G', 'G', 'U', 'F'};
+  if (all.size() < kMagic.size() || std::memcmp(all.data(), kMagic.data(), kMagic.size()) != 0) {
+    fail<IoError>("gguf: {} does not begin with GGUF; a file of llama.cpp is required",
+                  excerpt(path));
   }
-  metadata.emplace(std::move(key), std::move(value));
+  front.take(kMagic.size());
+  const auto version = front.number<std::uint32_t>();
+  if (version != 2 && version != 3) {
+    fail<IoError>("gguf: {} is of version {}; 2 or 3, little-endian, is required", excerpt(path),
+                  version);
+  }
+  const auto tensors = front.number<std::uint64_t>();
+  const auto keys = front.number<std::uint64_t>();
+  for (std::uint64_t i = 0; i < keys; ++i) {
+    std::string key(front.text());
+    GgufValue value = front.value(key);
+    if (metadata.contains(key)) {
+      fail<IoError>("gguf: {} has key {} twice; once is required", excerpt(path), quote(key));
+    }
+    metadata.emplace(std::move(key), std::move(value));
+  }
+  return tensors;
 }
 
 /// Name, shape and type of the next tensor; its offset stays to be read.
@@ -246,6 +262,13 @@ std::uint64_t alignment_of(const std::string& path,
 }
 
 }  // namespace
+
+GgufMetadata read_gguf_metadata(std::span<const std::byte> file, const std::string& path) {
+  FrontReader front(path, file);
+  GgufMetadata metadata;
+  read_keys(front, file, path, metadata);
+  return metadata;
+}
 
 std::string value_text(const GgufValue& value) {
   return std::visit(
@@ -301,21 +324,8 @@ GgufFile::GgufFile(std::string path) : path_(std::move(path)), file_("gguf", pat
 
 void GgufFile::read_front() {
   const std::span<const std::byte> all = file_.bytes();
-  constexpr std::array kMagic{'G', 'G', 'U', 'F'};
-  if (all.size() < kMagic.size() || std::memcmp(all.data(), kMagic.data(), kMagic.size()) != 0) {
-    fail<IoError>("gguf: {} does not begin with GGUF; a file of llama.cpp is required",
-                  excerpt(path_));
-  }
   FrontReader front(path_, all);
-  front.take(kMagic.size());
-  const auto version = front.number<std::uint32_t>();
-  if (version != 2 && version != 3) {
-    fail<IoError>("gguf: {} is of version {}; 2 or 3, little-endian, is required", excerpt(path_),
-                  version);
-  }
-  const auto tensors = front.number<std::uint64_t>();
-  const auto keys = front.number<std::uint64_t>();
-  for (std::uint64_t i = 0; i < keys; ++i) add_key(front, path_, metadata_);
+  const std::uint64_t tensors = read_keys(front, all, path_, metadata_);
   // Tensors follow one another, each at the next multiple of the alignment.
   const std::uint64_t alignment = alignment_of(path_, metadata_);
   std::uint64_t end = 0;  // of the tensors so far, from the first byte of the data

@@ -48,6 +48,7 @@ class GgufArray {
 
   GgufKind kind() const { return kind_; }
   std::size_t size() const { return static_cast<std::size_t>(count_); }
+  std::span<const std::byte> bytes() const { return bytes_; }  ///< As they are in the file.
   /// Its texts, as they are in the file: they need not be UTF-8. Requires kind Text.
   std::vector<std::string_view> texts() const;
   /// Its numbers; a bool is 0 or 1. Requires another kind.
@@ -61,6 +62,12 @@ class GgufArray {
 
 /// A value of metadata. Whole numbers that are not negative are std::uint64_t, whatever their kind.
 using GgufValue = std::variant<bool, std::uint64_t, std::int64_t, double, std::string, GgufArray>;
+
+using GgufMetadata = std::map<std::string, GgufValue>;  ///< By key.
+
+/// The metadata in the bytes of a file, of which arrays are views. @throws IoError that names
+/// `path`, as GgufFile for what is in front of the tensors.
+GgufMetadata read_gguf_metadata(std::span<const std::byte> file, const std::string& path);
 
 /// The value in an error: `12`, `"llama"`, `an array of 3`.
 std::string value_text(const GgufValue& value);
@@ -83,7 +90,7 @@ class GgufFile {
 
   /// As it was given.
   const std::string& path() const { return path_; }
-  const std::map<std::string, GgufValue>& metadata() const { return metadata_; }
+  const GgufMetadata& metadata() const { return metadata_; }
   /// In the order of the file.
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   /// Null if there is no tensor of this name.
@@ -103,7 +110,7 @@ class GgufFile {
 
   std::string path_;
   MappedFile file_;
-  std::map<std::string, GgufValue> metadata_;
+  GgufMetadata metadata_;
   std::vector<GgufTensor> tensors_;
   std::map<std::string, GgufPlace> places_;
 };

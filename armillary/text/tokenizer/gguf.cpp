@@ -16,7 +16,7 @@
 #include "armillary/core/names.h"
 #include "armillary/core/user_text.h"
 #include "armillary/io/content_hash.h"
-#include "armillary/text/tokenizer/gguf_metadata.h"
+#include "armillary/io/gguf.h"
 #include "armillary/text/tokenizer/split_patterns.h"
 #include "armillary/text/tokenizer/unicode.h"
 
@@ -34,10 +34,81 @@ std::string key_of(std::string_view name) {
   return std::string(kPrefix) + std::string(name);
 }
 
+/// The values of a file's tokenizer, by their names behind the prefix.
+class TokenizerValues {
+ public:
+  TokenizerValues(std::span<const std::byte> file, const std::string& origin)
+      : origin_(origin), all_(io::read_gguf_metadata(file, origin)) {}
+
+  /// The value of a name; null if there is none.
+  const std::string* text(std::string_view name) const { return find<std::string>(name, "a text"); }
+  bool boolean(std::string_view name, bool otherwise) const {
+    const bool* const value = find<bool>(name, "true or false");
+    return value == nullptr ? otherwise : *value;
+  }
+  std::optional<std::uint64_t> id(std::string_view name) const {
+    const std::uint64_t* const value = find<std::uint64_t>(name, "a whole number");
+    return value == nullptr ? std::nullopt : std::optional(*value);
+  }
+  /// Elements of an array; empty if there is none.
+  std::vector<std::string_view> texts(std::string_view name) const {
+    const io::GgufArray* const value = array(name, io::GgufKind::Text, "an array of texts");
+    return value == nullptr ? std::vector<std::string_view>() : value->texts();
+  }
+  std::vector<double> integers(std::string_view name) const {
+    const io::GgufArray* const value = array(name, io::GgufKind::I32, "an array of int32");
+    return value == nullptr ? std::vector<double>() : value->numbers();
+  }
+  std::vector<double> floats(std::string_view name) const {
+    const io::GgufArray* const value = array(name, io::GgufKind::F32, "an array of float32");
+    return value == nullptr ? std::vector<double>() : value->numbers();
+  }
+
+  /// All keys with their values.
+  std::string identity() const {
+    std::string bytes;
+    for (const auto& [key, value] : all_) {
+      if (!key.starts_with(kPrefix)) continue;
+      bytes += fmt::format("{} {} ", key, value.index());
+      const auto* const array = std::get_if<io::GgufArray>(&value);
+      const auto* const text = std::get_if<std::string>(&value);
+      if (array != nullptr) {
+        bytes.append(reinterpret_cast<const char*>(array->bytes().data()), array->bytes().size());
+      } else {
+        bytes += text != nullptr ? *text : io::value_text(value);
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  template <class Value>
+  const Value* find(std::string_view name, std::string_view requirement) const {
+    const auto entry = all_.find(key_of(name));
+    if (entry == all_.end()) return nullptr;
+    const auto* const value = std::get_if<Value>(&entry->second);
+    if (value == nullptr) refuse(name, requirement);
+    return value;
+  }
+  const io::GgufArray* array(std::string_view name, io::GgufKind kind,
+                             std::string_view requirement) const {
+    const auto* const value = find<io::GgufArray>(name, requirement);
+    if (value != nullptr && value->kind() != kind) refuse(name, requirement);
+    return value;
+  }
+  [[noreturn]] void refuse(std::string_view name, std::string_view requirement) const {
+    fail<InvalidArgument>("tokenizer: {} of '{}' is {}; {} is required", key_of(name),
+                          excerpt(origin_), io::value_text(all_.at(key_of(name))), requirement);
+  }
+
+  const std::string& origin_;
+  io::GgufMetadata all_;
+};
+
 /// Reads the tokens, and which of them are added.
-void read_tokens(const GgufMetadata& metadata, TokenizerParts& parts) {
-  const std::vector<std::string_view> tokens = metadata.texts(key_of("tokens"));
-  const std::vector<std::int64_t> types = metadata.integers(key_of("token_type"));
+void read_tokens(const TokenizerValues& values, TokenizerParts& parts) {
+  const std::vector<std::string_view> tokens = values.texts("tokens");
+  const std::vector<double> types = values.integers("token_type");
   const bool fits = !tokens.empty() && (types.empty() || types.size() == tokens.size());
   if (!fits) {
     fail<InvalidArgument>(
@@ -51,7 +122,7 @@ void read_tokens(const GgufMetadata& metadata, TokenizerParts& parts) {
                             id, excerpt(parts.origin));
     }
     parts.vocabulary.add(static_cast<std::int64_t>(id), token);
-    const std::int64_t type = types.empty() ? Normal : types[id];
+    const auto type = types.empty() ? Normal : static_cast<std::int64_t>(types[id]);
     const bool is_added = type == Control || type == UserDefined || type == Unknown;
     // The first of equal texts counts, as in a search.
     if (!is_added || token.empty() || parts.vocabulary.find(token) != static_cast<TokenId>(id)) {
@@ -63,19 +134,19 @@ void read_tokens(const GgufMetadata& metadata, TokenizerParts& parts) {
 }
 
 /// The id of a role, in the vocabulary.
-std::optional<TokenId> role(const GgufMetadata& metadata, std::string_view name,
+std::optional<TokenId> role(const TokenizerValues& values, std::string_view name,
                             const TokenizerParts& parts) {
-  const auto id = metadata.integer(key_of(name));
+  const std::optional<std::uint64_t> id = values.id(name);
   if (!id || *id == 0xFFFFFFFF) return std::nullopt;
-  if (!parts.vocabulary.has(*id)) {
+  if (!parts.vocabulary.has(static_cast<std::int64_t>(*id))) {
     fail<InvalidArgument>("tokenizer: {} of '{}' is {}; the id of a token is required",
                           key_of(name), excerpt(parts.origin), *id);
   }
   return static_cast<TokenId>(*id);
 }
 
-void read_merges(const GgufMetadata& metadata, TokenizerParts& parts) {
-  for (const std::string_view merge : metadata.texts(key_of("merges"))) {
+void read_merges(const TokenizerValues& values, TokenizerParts& parts) {
+  for (const std::string_view merge : values.texts("merges")) {
     // The first blank that has something in front of it parts the two.
     const std::size_t blank = merge.find(' ', 1);
     const bool has_two = blank != std::string_view::npos;
@@ -97,8 +168,8 @@ void read_merges(const GgufMetadata& metadata, TokenizerParts& parts) {
   }
 }
 
-void make_merges_of_scores(const GgufMetadata& metadata, TokenizerParts& parts) {
-  const std::vector<float> scores = metadata.floats(key_of("scores"));
+void make_merges_of_scores(const TokenizerValues& values, TokenizerParts& parts) {
+  const std::vector<double> scores = values.floats("scores");
   const auto count = static_cast<std::size_t>(parts.vocabulary.size());
   if (scores.size() != count) {
     fail<InvalidArgument>("tokenizer: '{}' has {} scores of {} tokens; one of each is required",
@@ -108,8 +179,8 @@ void make_merges_of_scores(const GgufMetadata& metadata, TokenizerParts& parts) 
   std::iota(order.begin(), order.end(), 0);
   // NaN is no order: it goes last.
   const auto score = [&](TokenId id) {
-    const float s = scores[static_cast<std::size_t>(id)];
-    return s == s ? s : -1e30F;
+    const double s = scores[static_cast<std::size_t>(id)];
+    return s == s ? s : -1e30;
   };
   std::ranges::stable_sort(order, [&](TokenId a, TokenId b) { return score(a) > score(b); });
   std::int32_t rank = 0;
@@ -132,8 +203,9 @@ void make_merges_of_scores(const GgufMetadata& metadata, TokenizerParts& parts) 
   }
 }
 
-void read_byte_level(const GgufMetadata& metadata, TokenizerParts& parts) {
-  const std::string pre(metadata.text(key_of("pre")).value_or("default"));
+void read_byte_level(const TokenizerValues& values, TokenizerParts& parts) {
+  const std::string* const name = values.text("pre");
+  const std::string pre = name == nullptr ? "default" : *name;
   const std::vector<NamedPreTokenizer>& all = named_pre_tokenizers();
   const auto kind = std::ranges::find(all, pre, &NamedPreTokenizer::name);
   if (kind == all.end()) {
@@ -149,14 +221,14 @@ void read_byte_level(const GgufMetadata& metadata, TokenizerParts& parts) {
   parts.model.is_byte_level = true;
   parts.model.ignores_merges = kind->ignores_merges;
   parts.decoder.emplace_back(LettersToBytes());
-  read_merges(metadata, parts);
-  const bool adds = metadata.boolean(key_of("add_bos_token")).value_or(kind->adds_begin);
+  read_merges(values, parts);
+  const bool adds = values.boolean("add_bos_token", kind->adds_begin);
   if (adds && parts.special.begin) parts.before.push_back(*parts.special.begin);
 }
 
-void read_sentencepiece(const GgufMetadata& metadata, TokenizerParts& parts) {
-  const bool prepends = metadata.boolean(key_of("add_space_prefix")).value_or(true);
-  if (metadata.boolean(key_of("remove_extra_whitespaces")).value_or(false)) {
+void read_sentencepiece(const TokenizerValues& values, TokenizerParts& parts) {
+  const bool prepends = values.boolean("add_space_prefix", true);
+  if (values.boolean("remove_extra_whitespaces", false)) {
     fail<InvalidArgument>(
         "tokenizer: {} of '{}' is true, which is not implemented; false is required",
         key_of("remove_extra_whitespaces"), excerpt(parts.origin));
@@ -166,11 +238,11 @@ void read_sentencepiece(const GgufMetadata& metadata, TokenizerParts& parts) {
   parts.model.has_byte_fallback = true;
   parts.model.fuses_unknown = true;
   parts.model.unknown = parts.special.unknown;
-  make_merges_of_scores(metadata, parts);
+  make_merges_of_scores(values, parts);
   parts.decoder = {ReplaceText{.text = std::string(kMark), .with = " "}, BytesFromTokens(),
                    FuseTokens()};
   if (prepends) parts.decoder.emplace_back(StripToken{.code_point = ' ', .start = 1});
-  if (metadata.boolean(key_of("add_bos_token")).value_or(true) && parts.special.begin) {
+  if (values.boolean("add_bos_token", true) && parts.special.begin) {
     parts.before.push_back(*parts.special.begin);
   }
 }
@@ -178,25 +250,26 @@ void read_sentencepiece(const GgufMetadata& metadata, TokenizerParts& parts) {
 }  // namespace
 
 TokenizerParts read_gguf(std::span<const std::byte> file, const std::string& origin) {
-  const GgufMetadata metadata(file, origin);
+  const TokenizerValues values(file, origin);
   TokenizerParts parts;
   parts.origin = origin;
-  parts.digest = io::content_hash(metadata.bytes_of(kPrefix));
-  read_tokens(metadata, parts);
-  parts.special = {.begin = role(metadata, "bos_token_id", parts),
-                   .end = role(metadata, "eos_token_id", parts),
-                   .padding = role(metadata, "padding_token_id", parts),
-                   .unknown = role(metadata, "unknown_token_id", parts)};
-  const std::string model(metadata.text(key_of("model")).value_or("none"));
+  parts.digest = io::content_hash(values.identity());
+  read_tokens(values, parts);
+  parts.special = {.begin = role(values, "bos_token_id", parts),
+                   .end = role(values, "eos_token_id", parts),
+                   .padding = role(values, "padding_token_id", parts),
+                   .unknown = role(values, "unknown_token_id", parts)};
+  const std::string* const name = values.text("model");
+  const std::string model = name == nullptr ? "none" : *name;
   if (model == "gpt2") {
-    read_byte_level(metadata, parts);
+    read_byte_level(values, parts);
   } else if (model == "llama") {
-    read_sentencepiece(metadata, parts);
+    read_sentencepiece(values, parts);
   } else {
     fail<InvalidArgument>("tokenizer: {} {} of '{}' is not implemented; gpt2 or llama is required",
                           key_of("model"), quote(model), excerpt(origin));
   }
-  if (metadata.boolean(key_of("add_eos_token")).value_or(false) && parts.special.end) {
+  if (values.boolean("add_eos_token", false) && parts.special.end) {
     parts.after.push_back(*parts.special.end);
   }
   return parts;

@@ -162,24 +162,29 @@ TEST(Tokenizer, RefusesGgufByNames) {
   const auto refuses = [](const std::string& bytes, const std::string& part) {
     EXPECT_THAT([&] { of_gguf(bytes); }, ThrowsMessage<InvalidArgument>(HasSubstr(part)));
   };
+  const auto is_damaged = [](const std::string& bytes, const std::string& part) {
+    EXPECT_THAT([&] { of_gguf(bytes); }, ThrowsMessage<IoError>(HasSubstr(part)));
+  };
   const std::string level = byte_level_gguf();
-  refuses("GGUF", "ends at byte 4");
-  refuses("GGML" + level.substr(4), "begins with other bytes");
-  refuses(with_change(level, std::string("GGUF\3", 5), std::string("GGUF\1", 5)), "version 1");
+  is_damaged("GGUF", "ends at byte 4");
+  is_damaged("GGML" + level.substr(4), "does not begin with GGUF");
+  is_damaged(with_change(level, std::string("GGUF\3", 5), std::string("GGUF\1", 5)), "version 1");
   refuses(with_change(level, "gpt2", "t5xx"), "tokenizer.ggml.model 't5xx'");
   refuses(with_change(level, "gpt-2", "gpt-9"), "tokenizer.ggml.pre 'gpt-9'");
-  refuses(level.substr(0, level.size() / 2), "ends at byte");
+  is_damaged(level.substr(0, level.size() / 2), "ends at byte");
   refuses(GgufWriter()
               .text("tokenizer.ggml.model", "llama")
               .texts("tokenizer.ggml.tokens", {std::string(300, 'a')})
               .floats("tokenizer.ggml.scores", {0})
               .bytes(),
           "has 300 bytes");
-  refuses(GgufWriter().text("a", "b").text("a", "b").bytes(), "key 'a' twice");
+  is_damaged(GgufWriter().text("a", "b").text("a", "b").bytes(), "key 'a' twice");
   refuses(GgufWriter().text("tokenizer.ggml.model", "gpt2").bytes(), "0 tokens");
+  refuses(GgufWriter().text("tokenizer.ggml.tokens", "gpt2").bytes(),
+          "tokenizer.ggml.tokens of 'model.gguf' is 'gpt2'; an array of texts is required");
   std::string many = level;
   many[16] = many[17] = many[18] = many[19] = '\x7F';  // The number of keys.
-  refuses(many, "claims to have");
+  is_damaged(many, "ends at byte");
 }
 
 /// A changed file is read, or refused in one line: it never hangs, crashes or asks for all memory.
