@@ -91,7 +91,7 @@ GgufValue number_at(GgufKind kind, const std::byte* bytes) {
     case GgufKind::Array:
       break;
   }
-  ARMILLARY_CHECK(false);
+  fail<InternalError>("a number of a kind that is none");
 }
 
 /// `x` rounded up to a multiple of a power of two; nothing above 2^63 is given to it.
