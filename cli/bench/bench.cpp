@@ -63,6 +63,7 @@ struct BenchFlags {
   std::string zero = "3";
   std::string layers = "8";
   std::string dim = "512";
+  std::string link;
   launch::EngineFlags engine;
 };
 
@@ -212,7 +213,8 @@ bench::StepOverlapCase step_overlap_case(const BenchFlags& flags) {
           .layers = parse_count("--layers", flags.layers),
           .dim = parse_count("--dim", flags.dim),
           .heads = parse_count("--heads", flags.heads),
-          .tokens = parse_count("--tokens", flags.tokens)};
+          .tokens = parse_count("--tokens", flags.tokens),
+          .link_bytes_per_s = flags.link.empty() ? 0 : parse_count("--link", flags.link) * 1e6 / 8};
 }
 
 calibrate::LiveCase live_case(const BenchFlags& flags) {
@@ -258,6 +260,11 @@ void measure_on_ranks(Case spec, const BenchFlags& flags) {
   const launch::EngineChoice choice =
       choose_engine(flags.engine, {ranks.world, fmt::format("--world {}", ranks.world)});
   if (choice.engine == launch::Engine::Threads) return measure<Rate>(spec, flags);
+  if (!flags.link.empty()) {
+    fail<InvalidArgument>(
+        "--link {} with ranks that meet by {}; ranks that are threads are required", flags.link,
+        launch::name_of(choice.engine));
+  }
   ranks.engine = launch::name_of(choice.engine);
   turn_limits(flags);
   run_ranks_on(choice, ranks.world, deadline_s(flags), [&](comm::Communicator& comm) {
@@ -444,6 +451,8 @@ void add_overlap(CLI::App& verb, int& exit_code) {
   add_of_step("--zero", bench.flags->zero, "Stage of ZeRO of the step, 1 to 3 [3]");
   add_of_step("--layers", bench.flags->layers, "Layers of the step's model [8]");
   add_of_step("--dim", bench.flags->dim, "Width of the step's model [512]");
+  add_of_step("--link", bench.flags->link,
+              "Mbit/s of a link of each thread that needs no core [memory]");
   bench.add("--least", bench.flags->least, "Turns at least, however long they take [3]");
   bench.add("--deadline", bench.flags->deadline, "Seconds of each wait for another rank [600]");
   bench.add_turns();

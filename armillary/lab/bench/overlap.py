@@ -8,7 +8,7 @@ rate: out of the host that sends least, and of the one that sends most. Needs ro
 removed at the end, also after a failure.
 
 With --step it is the communication of a training step instead, on this machine by threads and MPI, or, with
---rates, on such hosts by MPI (steps.py)."""
+--rates, on such hosts by MPI and by threads with a link each that needs no core (steps.py)."""
 
 import argparse
 import importlib.util
@@ -146,7 +146,12 @@ def main():
         table = Table(args.json, steps.COLUMNS)
         for row in () if args.rates else steps.rows(args):
             table.add(row)
+        engines = args.engines or ("threads", "mpi")
         for rate in args.rates or ():
+            for row in steps.rows_of_links(args, rate, RATES[rate]) if "threads" in engines else ():
+                table.add(row)
+            if "mpi" not in engines:
+                continue
             with emulated_hosts().Hosts(2, rate) as hosts:
                 for row in steps.rows_of_hosts(hosts, args, rate, on_mpi):
                     table.add(row)

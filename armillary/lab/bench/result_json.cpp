@@ -164,11 +164,17 @@ std::vector<Json> result_lines(const OverlapCase& spec, const OverlapRate& rate,
 }
 
 Json facts_json(const StepOverlapCase& spec, const StepOverlapRate& rate) {
-  return {{"bench", "step_overlap"},   {"world", spec.world},
-          {"engine", spec.engine},     {"zero", spec.zero},
-          {"layers", spec.layers},     {"dim", spec.dim},
-          {"heads", spec.heads},       {"tokens", spec.tokens},
-          {"loss", rate.facts().loss}, {"grad_norm", rate.facts().grad_norm}};
+  return {{"bench", "step_overlap"},
+          {"world", spec.world},
+          {"engine", spec.engine},
+          {"zero", spec.zero},
+          {"layers", spec.layers},
+          {"dim", spec.dim},
+          {"heads", spec.heads},
+          {"tokens", spec.tokens},
+          {"loss", rate.facts().loss},
+          {"grad_norm", rate.facts().grad_norm},
+          {"link_bytes_per_s", spec.link_bytes_per_s}};
 }
 
 std::vector<Json> result_lines(const StepOverlapCase& spec, const StepOverlapRate& rate,

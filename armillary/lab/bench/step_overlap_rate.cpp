@@ -156,9 +156,15 @@ StepOverlapRate::StepOverlapRate(const StepOverlapCase& spec, const MakeRanks& m
   whole_.resize(world);
   compute_.resize(world);
   messages_.resize(world);
+  if (spec.link_bytes_per_s > 0) {
+    links_ = std::make_unique<Links>(spec.world, spec.link_bytes_per_s);
+    linked_.resize(world);
+  }
   ranks_ = make_ranks(spec.world, 0);
-  ranks_->run([&](comm::Communicator& comm) {
-    const auto rank = static_cast<std::size_t>(comm.rank());
+  ranks_->run([&](comm::Communicator& of_rank) {
+    const auto rank = static_cast<std::size_t>(of_rank.rank());
+    if (links_) linked_[rank] = std::make_unique<LinkCommunicator>(of_rank, *links_);
+    comm::Communicator& comm = linked(of_rank);
     whole_[rank] = std::make_unique<StepRank>(comm, spec, /*moves=*/true);
     compute_[rank] = std::make_unique<StepRank>(comm, spec, /*moves=*/false);
     messages_[rank] =
@@ -176,6 +182,10 @@ StepOverlapRate::StepOverlapRate(const StepOverlapCase& spec, const MakeRanks& m
 
 StepOverlapRate::~StepOverlapRate() = default;
 
+comm::Communicator& StepOverlapRate::linked(comm::Communicator& comm) {
+  return links_ ? *linked_[static_cast<std::size_t>(comm.rank())] : comm;
+}
+
 std::vector<Side> StepOverlapRate::sides() {
   const auto side = [this](const char* name, Ranks::Work work) {
     return Side{name, [this, work = std::move(work)] { return ranks_->run(work); },
@@ -188,7 +198,7 @@ std::vector<Side> StepOverlapRate::sides() {
       side("step", [=, this](comm::Communicator& comm) { whole_[rank_of(comm)]->run(); }),
       side("step compute", [=, this](comm::Communicator& comm) { compute_[rank_of(comm)]->run(); }),
       side("step messages",
-           [=, this](comm::Communicator& comm) { messages_[rank_of(comm)]->run(comm); })};
+           [=, this](comm::Communicator& comm) { messages_[rank_of(comm)]->run(linked(comm)); })};
 }
 
 }  // namespace armillary::bench

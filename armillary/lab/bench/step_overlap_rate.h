@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "armillary/lab/bench/interleaved_timing.h"
+#include "armillary/lab/bench/link_communicator.h"
 #include "armillary/lab/bench/step_messages.h"
 #include "armillary/lab/bench/thread_ranks.h"
 
@@ -30,6 +31,8 @@ struct StepOverlapCase {
   int heads = 8;
   std::int64_t tokens = 1024;      ///< One sequence of a rank.
   std::string engine = "threads";  ///< For results; make_ranks decides.
+  /// Of a link of each rank that needs no core (link_communicator.h); 0: memory. Ranks are threads.
+  double link_bytes_per_s = 0;
 };
 
 struct StepOverlapFacts {
@@ -53,7 +56,12 @@ class StepOverlapRate {
  private:
   class StepRank;
 
+  /// The communicator of a rank, behind its link if it has one.
+  comm::Communicator& linked(comm::Communicator& comm);
+
   StepOverlapFacts facts_;
+  std::unique_ptr<Links> links_;
+  std::vector<std::unique_ptr<LinkCommunicator>> linked_;  ///< By rank.
   /// By rank; null for those of other processes.
   std::vector<std::unique_ptr<StepRank>> whole_, compute_;
   std::vector<std::unique_ptr<StepMessages>> messages_;

@@ -37,6 +37,16 @@ TEST(StepOverlapRate, TakesTheStepOfOneRankInAllStages) {
   }
 }
 
+TEST(StepOverlapRate, ALinkTakesTheTimeOfItsBytes) {
+  StepOverlapCase spec = tiny(2, 3);
+  spec.link_bytes_per_s = 4e6;
+  StepOverlapRate rate(spec);
+  const TurnSummary turns = take_turns(rate.sides(), {.seconds = 0, .least = 2});
+  // Of 2 ranks each sends half of what moves.
+  const double least = static_cast<double>(rate.facts().values.all) * 4 / 2 / 4e6;
+  EXPECT_GE(turns.medians.at("step messages"), least * 0.99);
+}
+
 // Embedding, two layers and head: stage 3 gathers embedding and first layer twice, but the head and
 // the layer before it once. Those two units' gathers before forward and last sums stand alone.
 TEST(StepOverlapRate, CountsTheValuesThatTheProgramMoves) {

@@ -26,12 +26,12 @@ COLUMNS = {
 }
 
 
-def command_of(args, ranks, zero, tokens):
+def command_of(args, ranks, zero, tokens, *flags):
     """The command of a cell, without its ranks."""
     shape = ["--layers", args.layers, "--dim", args.dim, "--heads", args.heads]
     cell = ["--world", ranks, "--zero", zero, "--tokens", args.tokens or tokens]
     limits = ["--seconds", args.seconds or 0, "--least", args.least, "--deadline", 600]
-    return program("overlap", "--step", *cell, *shape, *limits)
+    return program("overlap", "--step", *cell, *shape, *limits, *flags)
 
 
 def rows(args):
@@ -42,6 +42,14 @@ def rows(args):
                 command = command_of(args, ranks, zero, 1024)
                 for row in results(on_engine(engine, ranks, command), args.limit):
                     yield row | {"rate": "memory"}
+
+
+def rows_of_links(args, rate, bytes_per_s):
+    """The row of each stage, two threads with a link each that needs no core."""
+    for zero in (3,) if args.quick else (3, 2, 1):
+        command = command_of(args, 2, zero, 4096, "--link", round(bytes_per_s * 8 / 1e6))
+        for row in results(command, args.limit):
+            yield row | {"rate": f"link of {rate}"}
 
 
 def rows_of_hosts(hosts, args, rate, start):
