@@ -23,6 +23,7 @@
 #include "armillary/host/launch/process_place.h"
 #include "armillary/proof/digest.h"
 #include "cli/hand_over.h"
+#include "cli/stop_signals.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -60,7 +61,8 @@ int end_with_bad_input(std::string_view text) {
   constexpr double kLeastStay = 1;  // s
   constexpr double kMostStay = 5;
   const int code = complain(kBadInput, text);
-  if (!has_met && has_peers()) {
+  if (!has_met && has_peers() && !StopSignals::stop_requested()) {
+    release_stop_signals();
     const double stay_s = std::clamp(age_of_process_s(), kLeastStay, kMostStay);
     std::this_thread::sleep_for(std::chrono::duration<double>(stay_s));
   }

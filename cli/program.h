@@ -26,7 +26,8 @@ std::vector<AddVerb> all_verbs();
 ///
 /// Launchers end all processes of a run with the first that exits, and each is to say what it
 /// refuses. So one of several stays behind its line, until note_meeting(): as long as it took to
-/// come there, since another may be so much later, but 1 s at least and 5 s at most.
+/// come there, since another may be so much later, but 1 s at least and 5 s at most. SIGTERM and
+/// SIGINT end the stay.
 int run_program(int argc, const char* const* argv, const std::vector<AddVerb>& verbs);
 
 /// Says that this process has met the others of its run, which hear of its errors from now on.

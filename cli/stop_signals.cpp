@@ -34,6 +34,10 @@ void hold_stop_signals() {
   mask_stop_signals(SIG_BLOCK);
 }
 
+void release_stop_signals() {
+  mask_stop_signals(SIG_UNBLOCK);
+}
+
 struct StopSignals::Handlers {
   struct sigaction term = {};
   struct sigaction interrupt = {};
@@ -48,7 +52,7 @@ StopSignals::StopSignals() : before_(std::make_unique<Handlers>()) {
   sigaction(SIGTERM, &action, &before_->term);
   sigaction(SIGINT, &action, &before_->interrupt);
   // Only now: a signal that was held comes at once and must find its handler.
-  mask_stop_signals(SIG_UNBLOCK);
+  release_stop_signals();
 }
 
 StopSignals::~StopSignals() {

@@ -4,6 +4,7 @@ the text says what is wrong."""
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import time
@@ -244,6 +245,21 @@ REFUSALS = [
 @pytest.mark.parametrize(("words", "text"), REFUSALS)
 def test_what_a_rank_refuses_by_itself_is_a_line_of_every_rank(tmp_path, engine, words, text):
     expect_a_line_of_every_rank(tmp_path, launched(tmp_path, engine, *words), 2, text)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_stay_behind_a_refusal(number):
+    process = subprocess.Popen(
+        [str(runs.PROGRAM), "train", "--dryrun"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"RANK": "1", "WORLD_SIZE": "2"},
+    )
+    line = process.stderr.readline()
+    process.send_signal(number)
+    _, more = process.communicate(timeout=runs.LIMIT_S)
+    assert "nearest: --dry-run" in line
+    assert (process.returncode, more) == (-number, "")
 
 
 @pytest.mark.skipif(bool(runs.why_not("mpi")), reason=f"[SKIP] {runs.why_not('mpi')}")
