@@ -117,13 +117,16 @@ std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& at
     unit.update = mine / (placed.parallelism.zero == 0 ? 1 : groups.replicas.members) *
                   rates.optimizer_bytes / memory;
   };
-  // Embedding and head.
+  // Embedding, which has the table that a head may share, and head.
   const auto outputs = static_cast<double>(model.matmul_parameters - model.layer_matmul_parameters);
   const auto around = static_cast<double>(model.parameters - model.layer_parameters);
+  const bool has_units = model.first_parameters + model.last_parameters > 0;
+  const double last =
+      has_units ? static_cast<double>(model.last_parameters) : std::min(around, outputs);
   UnitTime embedding;
-  values(embedding, std::max(0.0, around - outputs));
+  values(embedding, around - last);
   UnitTime head;
-  values(head, std::min(around, outputs));
+  values(head, last);
   head.forward =
       tokens / mesh.tp *
       (2 * outputs / flops_per_s + kLogitBytes * static_cast<double>(model.logits) / memory);
