@@ -177,6 +177,7 @@ Recipe eval_recipe(Recipe recipe) {
   recipe.training.local_batch_size = 1;
   recipe.training.global_batch_size = mesh_of(recipe.parallelism).dp;
   recipe.activation_checkpoint.mode = "none";
+  recipe.lr_scheduler = {};
   return recipe;
 }
 

@@ -35,7 +35,7 @@ struct EvalResult {
 };
 
 /// The recipe of an evaluation on the mesh of `recipe`: one sequence in a pass, nothing computed
-/// again.
+/// again, no learning rate.
 Recipe eval_recipe(Recipe recipe);
 
 /// One rank's part; equal on all ranks, and up to rounding on every mesh. It reads of `recipe` what

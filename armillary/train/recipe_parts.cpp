@@ -87,6 +87,24 @@ void check_saving(const CheckpointOptions& checkpoint) {
   require("keep_latest_k", checkpoint.keep_latest_k, usual.keep_latest_k);
 }
 
+/// Refuses keys of a decay that changes no rate.
+void check_decay(const LrScheduleOptions& schedule) {
+  const LrScheduleOptions usual;
+  const bool lasts = schedule.decay_ratio > 0;
+  if (lasts && schedule.min_lr_factor < 1) return;
+  const std::string_view cause = lasts ? "min_lr_factor = 1" : "decay_ratio = 0";
+  const auto require = [&](std::string_view key, const auto& value, const auto& of_usual) {
+    if (value == of_usual) return;
+    fail<InvalidArgument>(
+        "recipe: lr_scheduler.{} = {} with lr_scheduler.{}, where no rate decays; {}, the default, "
+        "is required",
+        key, value, cause, of_usual);
+  };
+  require("decay_type", schedule.decay_type, usual.decay_type);
+  if (lasts) return require("decay_ratio", schedule.decay_ratio, usual.decay_ratio);
+  require("min_lr_factor", schedule.min_lr_factor, usual.min_lr_factor);
+}
+
 /// The mask of a pass. Real documents are not known yet; one as long as its sequence is legal in
 /// every mask that is legal with any documents.
 plan::Mask mask_of_pass(const Recipe& recipe) {
@@ -122,6 +140,7 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
     fail<InvalidArgument>("recipe: checkpoint.folder is empty; a folder is required");
   }
   check_saving(recipe.checkpoint);
+  check_decay(recipe.lr_scheduler);
   model::check_model(recipe.model);
   check_tables(recipe, vocab_size);
   check_window(recipe);
@@ -194,14 +213,6 @@ std::vector<std::string> settings_without_effect(const Recipe& recipe) {
   const std::int64_t interval = recipe.training.check_replicas;
   if (interval > 0 && interval != TrainingOptions().check_replicas && mesh_of(mine).ranks() == 1) {
     add(fmt::format("training.check_replicas = {}", interval), "one rank");
-  }
-  const LrScheduleOptions& schedule = recipe.lr_scheduler;
-  const std::string_view constant = "decay_ratio 0, where no rate decays";
-  if (schedule.decay_ratio == 0 && schedule.decay_type != LrScheduleOptions().decay_type) {
-    add("lr_scheduler.decay_type = " + schedule.decay_type, constant);
-  }
-  if (schedule.decay_ratio == 0 && schedule.min_lr_factor != LrScheduleOptions().min_lr_factor) {
-    add(fmt::format("lr_scheduler.min_lr_factor = {}", schedule.min_lr_factor), constant);
   }
   return lines;
 }

@@ -20,15 +20,14 @@ namespace armillary::train {
 /// solves the problem on this world with this layout and mask, the vocabulary is at least that of
 /// text, learned positions are enough for a sequence, the mask is that of the model's window,
 /// parameters can be counted (decoder_cost.h), dtypes fit each other (dtypes.h), keys of
-/// checkpoints are the defaults if none are saved.
+/// checkpoints are the defaults if none are saved, and keys of a decay if no rate decays.
 /// @throws InvalidArgument.
 void validate(const Recipe& recipe);
 /// The same for data with a vocabulary of this size.
 void validate(const Recipe& recipe, std::int64_t vocab_size);
 
 /// Settings of a legal recipe that do nothing, a line each: an axis of 1 is legal with any
-/// strategy, layout and stage of ZeRO, so that one recipe runs on any mesh, and no decay with any
-/// shape of it.
+/// strategy, layout and stage of ZeRO, so that one recipe runs on any mesh.
 std::vector<std::string> settings_without_effect(const Recipe& recipe);
 
 /// Checks that the strategy can be made, and solves the attention problem on all ranks along tp.

@@ -327,12 +327,27 @@ TEST(Recipe, SettingsWithoutEffectAreTold) {
   EXPECT_THAT(settings_without_effect(recipe), Contains(HasSubstr("parallelism.zero = 3 ")));
   recipe.parallelism.context_parallel_degree = 2;
   EXPECT_THAT(settings_without_effect(recipe), IsEmpty());
-  recipe.lr_scheduler = {.decay_ratio = 0, .decay_type = "linear", .min_lr_factor = 0.5};
-  EXPECT_THAT(
-      settings_without_effect(recipe),
-      ElementsAre("lr_scheduler.decay_type = linear has no effect with decay_ratio 0, where "
-                  "no rate decays",
-                  HasSubstr("lr_scheduler.min_lr_factor = 0.5 has no effect")));
+}
+
+TEST(Recipe, ADecayThatChangesNoRateHasNoOtherKeys) {
+  Recipe recipe;
+  const auto expect_refused = [&](const std::string& text) {
+    EXPECT_THAT([&] { validate(recipe); }, ThrowsMessage<InvalidArgument>(HasSubstr(text)));
+  };
+  recipe.lr_scheduler.decay_ratio = 0;
+  validate(recipe);
+  recipe.lr_scheduler.min_lr_factor = 0.5;
+  expect_refused("lr_scheduler.min_lr_factor = 0.5 with lr_scheduler.decay_ratio = 0, where no");
+  recipe.lr_scheduler.decay_type = "linear";
+  expect_refused(
+      "recipe: lr_scheduler.decay_type = linear with lr_scheduler.decay_ratio = 0, where no rate "
+      "decays; cosine, the default, is required");
+  recipe.lr_scheduler = {.min_lr_factor = 1};
+  validate(recipe);
+  recipe.lr_scheduler.decay_ratio = 0.5;
+  expect_refused("lr_scheduler.decay_ratio = 0.5 with lr_scheduler.min_lr_factor = 1, where no");
+  recipe.lr_scheduler.min_lr_factor = 0.5;
+  validate(recipe);
 }
 
 TEST(Recipe, FilesThatAreNoRecipesAreRefused) {

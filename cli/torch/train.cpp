@@ -16,6 +16,7 @@
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/process_stat.h"
+#include "armillary/core/user_text.h"
 #include "armillary/host/launch/launch_folder.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/estimate.h"
@@ -116,6 +117,16 @@ void take_mesh(train::Recipe& recipe, const TrainArguments& arguments) {
   }
 }
 
+/// Refuses a folder of checkpoints in a run that saves none and resumes none.
+void check_checkpoint_folder(const train::CheckpointOptions& checkpoint, bool resumes) {
+  const std::string usual = train::CheckpointOptions().folder;
+  if (checkpoint.enable || resumes || checkpoint.folder == usual) return;
+  fail<InvalidArgument>(
+      "recipe: checkpoint.folder = {} with checkpoint.enable = false, where nothing is saved; {}, "
+      "the default, is required; nearest: checkpoint.enable = true",
+      excerpt(checkpoint.folder), usual);
+}
+
 /// The data of a recipe. A dry run needs none for a mask that does not follow documents.
 std::unique_ptr<train::Data> data_of(const train::Recipe& recipe, bool dry_run) {
   const train::TrainingOptions& training = recipe.training;
@@ -171,6 +182,7 @@ void run_train(const TrainArguments& arguments) {
   for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
   if (!arguments.mesh.empty()) take_mesh(recipe, arguments);
   train::validate(recipe);
+  check_checkpoint_folder(recipe.checkpoint, arguments.resume);
   if (arguments.print_config) {
     print(train::print_recipe(recipe));
     return;

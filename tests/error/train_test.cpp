@@ -125,6 +125,12 @@ TEST_F(TrainErrorTest, SettingsWithoutEffect) {
   expect_setting_refused("checkpoint.interval=100",
                          "checkpoint.interval = 100 with checkpoint.enable = false, where nothing",
                          "nearest: checkpoint.enable = true");
+  expect_setting_refused("checkpoint.folder=other",
+                         "checkpoint.folder = other with checkpoint.enable = false, where nothing",
+                         "; checkpoints, the default, is required; nearest: checkpoint.enable");
+  expect_train_refused({path("tiny.toml"), "--set", "lr_scheduler.decay_ratio=0", "--set",
+                        "lr_scheduler.decay_type=linear"},
+                       "lr_scheduler.decay_type = linear with lr_scheduler.decay_ratio = 0");
   const std::string line =
       "parallelism.zero = 3 has no effect with data_parallel_shard_degree 1 and "
       "context_parallel_degree 1, where nothing is divided";
@@ -141,6 +147,9 @@ TEST_F(TrainErrorTest, SettingsWithoutEffect) {
   EXPECT_EQ(trained.code, 0) << trained.err;
   EXPECT_THAT(trained.out, StartsWith(nlohmann::json{{"notice", line}}.dump() + "\n"));
   EXPECT_THAT(train({path("tiny.toml"), "--dry-run"}).out, testing::Not(HasSubstr("no effect")));
+  // A run that saves nothing may go on from checkpoints.
+  EXPECT_THAT(train({path("tiny.toml"), "--set", "checkpoint.folder=other", "--resume"}).err,
+              HasSubstr("run/other has no whole checkpoint to resume from"));
 }
 
 TEST_F(TrainErrorTest, Text) {
