@@ -62,6 +62,8 @@ TEST(Recipe, ReadsEveryType) {
 }
 
 TEST(Recipe, UnknownNamesAreRefusedWithTheNearest) {
+  expect_error("[optimizer]\nname = \"SGD\"\n",
+               "recipe: r.toml:2: optimizer.name 'SGD' is not known; AdamW or Adam is required");
   expect_error("[optimizer]\nstate_device = \"hosts\"\n", "optimizer.state_device 'hosts'",
                "device or host is required", "nearest: host");
   expect_error("\n[trainning]\nsteps = 1\n", "recipe: r.toml:2: ", "section 'trainning'",

@@ -110,6 +110,8 @@ TEST_F(TrainErrorTest, StrategiesThatTheTunerChooses) {
 TEST_F(TrainErrorTest, Settings) {
   expect_setting_refused("training.step=3", "nearest: steps");
   expect_setting_refused("training.steps=99999999999999999999", "an integer is required");
+  expect_setting_refused("optimizer.name=SGD",
+                         "optimizer.name 'SGD' is not known; AdamW or Adam is required");
   expect_setting_refused("model.n_heads=3", "nearest: n_heads 2");
   expect_setting_refused("model.n_kv_heads=3", "n_kv_heads must divide n_heads");
   expect_setting_refused("parallelism.mask=causl", "causal");

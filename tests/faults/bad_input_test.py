@@ -196,14 +196,49 @@ def test_more_processes_than_the_recipe_has_ranks(tmp_path, engine):
     )
 
 
-def expect_a_line_of_every_rank(folder, ending, world, text):
+def expect_a_line_of_every_rank(ending, world, text):
     assert ending.left == [], ending.output
     assert ending.code == 2, ending.output
     told = [line for line in ending.output.splitlines() if " armillary: " in line]
     ranks = sorted(line.split()[1] for line in told)
     assert ranks == [f"{rank}]" for rank in range(world)], ending.output
     assert all(text in line for line in told), ending.output
+
+
+def expect_no_step(folder):
     assert not (folder / "run" / "metrics.jsonl").exists()
+
+
+@engines
+def test_a_manifest_that_was_edited_is_one_line_on_a_rank(tmp_path, engine):
+    keys = {"checkpoint__enable": "true"}
+    command = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 20, training__steps=3, **keys)]
+    subprocess.run(command, check=True, capture_output=True)
+    (manifest,) = (tmp_path / "run" / "checkpoints").glob("step-*/manifest.json")
+    text = manifest.read_text()
+    manifest.write_text(text.replace("parameters/", "parameter/", 1))
+    assert manifest.read_text() != text
+    ending = launched(tmp_path, engine, "--resume", **keys)
+    expect_a_line_of_every_rank(ending, 2, "manifest.json is cut off or was changed: its ")
+    assert (tmp_path / "run" / "metrics.jsonl").read_text().count("\n") == 3
+
+
+CLUSTER = runs.ROOT / "armillary" / "predict" / "sim" / "presets" / "clusters" / "c8.toml"
+EDITS = [
+    ("devices = 4", "devices = 0", "nodes.devices is 0; a whole number from 1 to "),
+    ("GBps = 14.6", "GBp = 14.6", "GBps is missing; this key is required; nearest of those given: GBp"),
+]
+
+
+@engines
+@pytest.mark.parametrize(("before", "after", "text"), EDITS)
+def test_a_cluster_that_was_edited_is_one_line_on_a_rank(tmp_path, engine, before, after, text):
+    preset = CLUSTER.read_text(encoding="utf-8")
+    assert preset.count(before) == 1
+    (tmp_path / "mine.toml").write_text(preset.replace(before, after), encoding="utf-8")
+    ending = launched(tmp_path, engine, "--mesh", f"auto:{tmp_path}/mine.toml")
+    expect_a_line_of_every_rank(ending, 2, text)
+    expect_no_step(tmp_path)
 
 
 MESHES = [
@@ -226,7 +261,8 @@ def test_a_mesh_that_cannot_be_is_one_line_on_a_rank(tmp_path, engine, world, de
     words = runs.train(tmp_path, 1, 20, **{"training__global_batch_size": 2} | keys)
     with runs.Run(tmp_path, engine, world, words=words) as run:
         ending = run.end()
-    expect_a_line_of_every_rank(tmp_path, ending, world, text)
+    expect_a_line_of_every_rank(ending, world, text)
+    expect_no_step(tmp_path)
 
 
 REFUSALS = [
@@ -244,7 +280,8 @@ REFUSALS = [
 @engines
 @pytest.mark.parametrize(("words", "text"), REFUSALS)
 def test_what_a_rank_refuses_by_itself_is_a_line_of_every_rank(tmp_path, engine, words, text):
-    expect_a_line_of_every_rank(tmp_path, launched(tmp_path, engine, *words), 2, text)
+    expect_a_line_of_every_rank(launched(tmp_path, engine, *words), 2, text)
+    expect_no_step(tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
