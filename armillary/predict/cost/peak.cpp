@@ -40,6 +40,9 @@ class LargestMoment {
     offer({activations(layer + 1), transient(moment) + more + divided(matrices), gathered(whole)});
   }
 
+  /// The end of a pass, which has no activations.
+  void offer_end(const WholeUnits& whole) { offer({.gathered = gathered(whole)}); }
+
   const StepPeak& most() const { return most_; }
 
  private:
@@ -111,6 +114,10 @@ StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass) {
   const double shared = cost.tied ? first : 0;
   LargestMoment largest(cost, pass);
 
+  // Forward of the layer before the last one, which is gathered, beside the same sum as below.
+  if (pass.sum_before > 0 && layers > 1 && !pass.keeps_values) {
+    largest.offer(layers - 1, {}, {.values = shared + 2 * layer, .before = first});
+  }
   // The last unit, forward and backward, with the last layer. In forward the sum of the first one's
   // gradients of the pass before may be under way.
   const double values = pass.keeps_values ? first + static_cast<double>(layers) * layer + last
@@ -137,6 +144,7 @@ StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass) {
     if (pass.sum_before == 0) continue;
     largest.offer(0, moment, {.values = first + layer, .gradients = first, .before = layer});
   }
+  largest.offer_end({.in_sum = first});
   return largest.most();
 }
 

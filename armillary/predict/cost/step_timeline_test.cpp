@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "armillary/core/error.h"
-#include "armillary/plan/step/traffic.h"
 #include "armillary/plan/step/words.h"
 #include "armillary/predict/cost/known_models.h"
 
@@ -172,8 +171,7 @@ TEST(StepTimeline, ExposedIsNoMoreThanBusyAndFallsWithBandwidth) {
 /// The step of a model, in the units of unit_times().
 StepShape shape_of(const Step& step, const Parallelism& parallelism) {
   const ModelCost& model = step.model;
-  const std::int64_t head =
-      model.tied ? model.last_parameters : model.matmul_parameters - model.layer_matmul_parameters;
+  const std::int64_t head = model.matmul_parameters - model.layer_matmul_parameters;
   StepShape shape{
       .units = {{.name = "embedding", .split = model.parameters - model.layer_parameters - head}},
       .mesh = parallelism.mesh,
@@ -184,7 +182,6 @@ StepShape shape_of(const Step& step, const Parallelism& parallelism) {
                            .split = model.layer_parameters / model.attention.layers});
   }
   shape.units.push_back({.name = "head", .split = head});
-  if (model.tied) shape.units.back().uses = {0};
   return shape;
 }
 
@@ -249,60 +246,6 @@ TEST(StepTime, StagesMoveInEveryMicrobatch) {
   const double layer = 7.0 / 8 * static_cast<double>(step.model.layer_parameters) / 32 / 1e9;
   EXPECT_NEAR(gradients(3), (3 * 4 + 3 * 2 * 2) * values - 2 * (3 + 2) * (one + layer),
               1e-6 * values);
-}
-
-/// A model whose head has a norm, and a table of its own or that of the embedding.
-ModelCost small_model(int layers, bool tied) {
-  constexpr std::int64_t kTable = 32000;
-  constexpr std::int64_t kNorm = 64;
-  ModelCost model;
-  model.attention.layers = layers;
-  model.layer_parameters = model.layer_matmul_parameters = layers * std::int64_t{4096};
-  model.first_parameters = kTable;
-  model.last_parameters = kNorm + (tied ? 0 : kTable);
-  model.tied = tied;
-  model.parameters = model.layer_parameters + model.first_parameters + model.last_parameters;
-  model.matmul_parameters = model.layer_matmul_parameters + kTable;
-  return model;
-}
-
-/// Bytes of parameters and gradients that a rank sends.
-double bytes_sent(const StepProgram& step, const StepRates& rates) {
-  double bytes = 0;
-  for (const plan::Op& op : step.ranks[0].ops) {
-    const plan::step::StepTraffic traffic = traffic_of(step.tables, step.ranks[0], op);
-    const double value = traffic.tensor == plan::step::StepTensor::Weight ? rates.gathered_bytes
-                         : traffic.tensor == plan::step::StepTensor::Grad ? rates.gradient_bytes
-                                                                          : 0;
-    bytes += value * traffic.rounds * static_cast<double>(traffic.values) * (traffic.ranks - 1) /
-             traffic.ranks;
-  }
-  return bytes;
-}
-
-TEST(StepTime, MovesTheBytesOfTheProgram) {
-  constexpr double kBytesPerSecond = 1e9;
-  const sim::Cluster cluster = on_a_switch(kBytesPerSecond);
-  for (const int layers : {1, 2, 5}) {
-    for (const bool tied : {false, true}) {
-      for (const std::int64_t passes : {1, 2, 3}) {
-        for (const MeshShape& mesh :
-             std::vector<MeshShape>{{.cp = 4}, {.dp = 2, .cp = 2}, {.cp = 2, .tp = 2}}) {
-          for (int zero = 0; zero <= 3; ++zero) {
-            const Step step{
-                .model = small_model(layers, tied), .seq = 64, .batch = mesh.dp * passes};
-            const Parallelism parallelism{.mesh = mesh, .zero = zero};
-            const StepRates rates;
-            const double bytes = bytes_sent(build_step(shape_of(step, parallelism)), rates);
-            const StepTime price = step_time(step, parallelism, cluster, {}, rates);
-            EXPECT_NEAR(price.gradients * kBytesPerSecond, bytes, 1e-9 * bytes)
-                << layers << " layers, tied " << tied << ", " << passes << " passes, dp " << mesh.dp
-                << " cp " << mesh.cp << " tp " << mesh.tp << ", ZeRO-" << zero;
-          }
-        }
-      }
-    }
-  }
 }
 
 TEST(StepTimeline, RefusesWhatHasNoPrice) {
