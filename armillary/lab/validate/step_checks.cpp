@@ -129,7 +129,7 @@ void add_scaling(std::vector<Check>& checks) {
 constexpr const char* kOneSequence =
     "gathers of ZeRO-3 take longer than so few tokens; the papers' batches and lengths are lost";
 constexpr const char* kBatchLost =
-    "batch and lengths are lost, rates of links assumed; steps of a million tokens gain 9.8";
+    "batch and lengths are lost, rates of links assumed; steps of more tokens gain more";
 constexpr const char* kLinksLost =
     "rates of links, lengths and batch are lost; those here are assumed";
 constexpr const char* kFullLinks =
@@ -142,8 +142,9 @@ struct GridCase {
   std::int64_t batch = 1;  ///< Sequences of a step, all in one pass.
 };
 
-/// Tokens of a step with more than one sequence: 8K on each of 64 ranks.
+/// Tokens of a step with more than one sequence: 8K on each of 64 ranks, and 16K.
 constexpr std::int64_t kStepTokens = 524288;
+constexpr std::int64_t kManyTokens = 2 * kStepTokens;
 
 /// The presets alone. NCCL's collectives fill a link of which one flow takes 3.5 GB/s; nodes of c10
 /// have one flow.
@@ -243,9 +244,9 @@ class Gains {
   std::string least_of_;
 };
 
-/// The same case with so many sequences that a step has kStepTokens.
-GridCase with_step_tokens(GridCase of) {
-  of.batch = kStepTokens / of.seq;
+/// The same case with so many sequences that a step has these tokens.
+GridCase with_step_tokens(GridCase of, std::int64_t tokens = kStepTokens) {
+  of.batch = tokens / of.seq;
   return of;
 }
 
@@ -254,13 +255,15 @@ struct GainFigure {
   const char* preset;
   std::vector<GridCase> cases;
   double published;
-  /// The most and the least of steps of one sequence, of kStepTokens, and of attention alone.
-  std::array<Outside, 6> known;
+  /// The most and the least of steps of one sequence and of kStepTokens, the most of those of
+  /// kManyTokens, and the most and the least of attention alone.
+  std::array<Outside, 7> known;
 };
 void add_gains(const GainFigure& figure, std::vector<Check>& checks) {
   Gains alone;
   Gains short_steps;
   Gains steps;
+  Gains long_steps;
   for (const GridCase& of : figure.cases) {
     const GridAttention attention = grid_attention(figure.preset, 8, of);
     alone.add({.ring = attention.ring.total(),
@@ -269,15 +272,18 @@ void add_gains(const GainFigure& figure, std::vector<Check>& checks) {
               of);
     short_steps.add(grid_steps(figure.preset, 8, of), of);
     steps.add(grid_steps(figure.preset, 8, with_step_tokens(of)), of);
+    long_steps.add(grid_steps(figure.preset, 8, with_step_tokens(of, kManyTokens)), of);
   }
   const std::string ranks = fmt::format("{}, 64 ranks: ", figure.preset);
   const std::string of_short = ranks + "a step of one sequence, Ring over Attention2D";
   const std::string of_step = ranks + "a step of 512K tokens, Ring over Attention2D";
   const std::string of_attention = ranks + "attention alone, Ring over Attention2D";
+  const std::string of_long = ranks + "a step of 1024K tokens, Ring over Attention2D";
   const std::vector<Check> rows{
       short_steps.most(of_short, figure.published), short_steps.least(of_short, figure.published),
       steps.most(of_step, figure.published),        steps.least(of_step, figure.published),
-      alone.most(of_attention, figure.published),   alone.least(of_attention, figure.published)};
+      long_steps.most(of_long, figure.published),   alone.most(of_attention, figure.published),
+      alone.least(of_attention, figure.published)};
   for (std::size_t c = 0; c < rows.size(); ++c) {
     checks.push_back(outside(rows[c], figure.known[c]));
   }
@@ -335,7 +341,7 @@ std::vector<Check> attention2d_steps() {
               {kGpt13B, 32768},
               {kGpt13B, 131072}},
              5,
-             {{{kOneSequence, 3.397}, {kOneSequence, 1.056}, {}, {}, {}, {}}}},
+             {{{kOneSequence, 3.397}, {kOneSequence, 1.056}, {}, {}, {}, {}, {}}}},
             checks);
   add_gains({"c10",
              {{kGpt66B, 8192}, {kGpt66B, 32768}, {kGpt66B, 131072}, {kGpt175B, 32768}},
@@ -343,6 +349,7 @@ std::vector<Check> attention2d_steps() {
              {{{kOneSequence, 3.601},
                {kOneSequence, 1.080},
                {kBatchLost, 7.883},
+               {},
                {},
                {kLinksLost, 12.87},
                {kLinksLost, 9.91}}}},
