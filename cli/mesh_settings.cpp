@@ -6,6 +6,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/user_text.h"
+#include "armillary/train/parallelism.h"
 
 namespace armillary::cli {
 
@@ -13,6 +14,7 @@ std::vector<std::string> mesh_settings(const tune::Advised& advised) {
   const cost::Parallelism& parallelism = advised.parallelism;
   const auto recompute = static_cast<std::size_t>(parallelism.recompute);
   // A rank alone along cp has the defaults of `train`, which tells what does nothing.
+  const train::ParallelismOptions usual;
   const bool is_spread = parallelism.mesh.cp > 1;
   return {
       fmt::format("parallelism.data_parallel_shard_degree={}", parallelism.mesh.dp),
@@ -20,8 +22,9 @@ std::vector<std::string> mesh_settings(const tune::Advised& advised) {
       fmt::format("parallelism.context_parallel_degree={}", parallelism.mesh.cp),
       fmt::format("parallelism.tensor_parallel_degree={}", parallelism.mesh.tp),
       fmt::format("parallelism.zero={}", parallelism.zero),
-      "parallelism.strategy=" + (is_spread ? to_string(advised.attention.strategy) : "ring"),
-      "parallelism.layout=" + (is_spread ? to_string(advised.attention.layout) : "zigzag"),
+      "parallelism.strategy=" +
+          (is_spread ? to_string(advised.attention.strategy) : usual.strategy),
+      "parallelism.layout=" + (is_spread ? to_string(advised.attention.layout) : usual.layout),
       fmt::format("activation_checkpoint.mode={}", cost::recompute_names()[recompute]),
       fmt::format("training.local_batch_size={}", parallelism.microbatch),
   };
