@@ -292,7 +292,8 @@ Recipe parse_recipe(std::string_view text, const std::string& origin) {
 Recipe parse_saved_recipe(std::string_view text, const std::string& origin) {
   Recipe recipe = parse_recipe(text, origin);
   TrainingOptions& training = recipe.training;
-  if (text.find("global_batch_size") == std::string_view::npos) {
+  const toml::table document = sim::parse_toml("recipe", text, origin);
+  if (!document["training"]["global_batch_size"]) {
     std::swap(training.global_batch_size, training.local_batch_size);
   }
   return recipe;

@@ -228,6 +228,9 @@ TEST(Recipe, TheBatchOfAnOlderCheckpointIsTheGlobalOne) {
   EXPECT_EQ(batches("local_batch_size = 6"), Batches(6, 1));
   EXPECT_EQ(batches("global_batch_size = 6\nlocal_batch_size = 2"), Batches(6, 2));
   EXPECT_EQ(batches("global_batch_size = 6"), Batches(6, 1));
+  const std::string note = "\n[job]\ndescription = \"no global_batch_size yet\"";
+  EXPECT_EQ(batches("local_batch_size = 6  # not global_batch_size" + note), Batches(6, 1));
+  EXPECT_EQ(batches("global_batch_size = 6\nlocal_batch_size = 2" + note), Batches(6, 2));
 }
 
 TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
