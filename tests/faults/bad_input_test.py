@@ -287,7 +287,7 @@ def test_what_a_rank_refuses_by_itself_is_a_line_of_every_rank(tmp_path, engine,
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_stay_behind_a_refusal(number):
     process = subprocess.Popen(
-        [str(runs.PROGRAM), "train", "--dryrun"],
+        [str(runs.PROGRAM), "train", str(runs.ROOT / "recipes" / "default.toml"), "--dryrun"],
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"RANK": "1", "WORLD_SIZE": "2"},
