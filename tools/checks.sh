@@ -1,12 +1,12 @@
 # ./dev test and ./dev lint. Sourced by ./dev; not a program.
 
-# Folders tested under each sanitizer: where memory and threads are handled by us. train and cli are tested in release
-# only: libtorch, which does their work, is not instrumented, and its headers are slow to compile. plan's own tests run
-# in release and, with --all, in asan; those of others use its library. Tests that wait for nobody run
-# behind others, at low priority; those with deadlines do not.
+# Folders tested under each sanitizer: where memory and threads are handled by us. train, but for its host_lane, and
+# cli are tested in release only: libtorch, which does their work, is not instrumented, and its headers are slow to
+# compile. plan's own tests run in release and, with --all, in asan; those of others use its library. Tests that wait
+# for nobody run behind others, at low priority; those with deadlines do not.
 ASAN_BEHIND_LABELS="core kernel"
 readonly ASAN_LABELS="comm proof runtime attention conformance"
-readonly TSAN_LABELS="equivalence comm proof runtime attention conformance"
+readonly TSAN_LABELS="equivalence comm proof runtime attention host_lane conformance"
 
 # No suppressions: libtorch is not instrumented, but it neither leaks nor looks racy from here. Not to be added:
 # TSAN_OPTIONS=ignore_noninstrumented_modules=1, which on Linux takes our own modules for uninstrumented too and
