@@ -26,4 +26,9 @@ Range below_one() {
   return {0, std::nextafter(1.0, 0.0), "at least 0 and below 1"};
 }
 
+Range above_one() {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return {std::nextafter(1.0, kInfinity), kInfinity, "above 1"};
+}
+
 }  // namespace armillary

@@ -24,6 +24,7 @@ Range at_least(std::int64_t min);
 Range between(std::int64_t min, std::int64_t max);
 Range above_zero(double max = std::numeric_limits<double>::max());
 Range below_one();  ///< From 0 on.
+Range above_one();  ///< To infinity.
 
 /// Plans store heads and widths as `int`.
 inline constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();

@@ -1,31 +1,22 @@
-// Every pass begins together: a rank that cannot read its sequence ends all of them with its text,
-// before a tile moves. Then gathers of parameters and attention are those of a training step.
 #include "armillary/train/evaluate.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
-#include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/or_abort.h"
-#include "armillary/train/attend_over_ranks.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/dtypes.h"
 #include "armillary/train/mesh.h"
-#include "armillary/train/microbatch.h"
 #include "armillary/train/recipe.h"
 #include "armillary/train/replica_groups.h"
 #include "armillary/train/same_recipe.h"
@@ -34,22 +25,6 @@
 
 namespace armillary::train {
 namespace {
-
-/// The number of sequences of an evaluation, those of an epoch by itself.
-std::int64_t sequences_of(const Data& data, std::int64_t count) {
-  const std::int64_t there = data.sequences_per_epoch();
-  if (there == 0 && count < 1) {
-    fail<InvalidArgument>("eval: --sequences {} of data without an end; at least 1 is required",
-                          count);
-  }
-  if (count < 0 || (there > 0 && count > there)) {
-    fail<InvalidArgument>(
-        "eval: --sequences {} of data with {}; at most that many are required; "
-        "nearest: {}",
-        count, there, count < 0 ? 1 : there);
-  }
-  return count == 0 ? there : count;
-}
 
 /// Refuses what ranks must not differ in.
 void expect_same_evaluation(comm::Communicator& world, const Data& data, const Recipe& recipe,
@@ -68,13 +43,13 @@ class RankEvaluator {
   RankEvaluator(const comm::Mesh& mesh, model::Model& model, const Data& data, const Recipe& recipe)
       : mesh_(mesh),
         world_(mesh.world()),
-        comm_(mesh.along(MeshAxis::Cp)),
         model_(model),
         data_(data),
         recipe_(recipe),
         attention_(heads_along_tp(model.cost().attention, mesh.index(MeshAxis::Tp),
                                   mesh.size(MeshAxis::Tp))),
-        strategy_(to_string(chosen_strategy(recipe, attention_, comm_).strategy)),
+        strategy_(
+            to_string(chosen_strategy(recipe, attention_, mesh.along(MeshAxis::Cp)).strategy)),
         groups_(mesh, recipe.parallelism),
         tensor_parallel_(groups_.replicas().tp == nullptr
                              ? nullptr
@@ -91,23 +66,14 @@ class RankEvaluator {
   }
 
   EvalResult run(std::int64_t sequences) {
-    const std::int64_t dp = mesh_.size(MeshAxis::Dp);
-    double loss = 0;
-    double targets = 0;
-    for (std::int64_t first = 0; first < sequences; first += dp) {
-      const std::int64_t mine = first + mesh_.index(MeshAxis::Dp);
-      const Microbatch task = read(std::min(mine, sequences - 1));
-      const double of_task = forward(task);
-      if (mine >= sequences) continue;
-      loss += of_task;
-      // Ranks along tp have the same tokens, and each a part of the loss.
-      if (mesh_.index(MeshAxis::Tp) == 0) targets += static_cast<double>(task.targets);
-    }
-    std::array sums{loss, targets};
-    comm::all_reduce_sum(world_, std::span(sums));
-    return {.loss = sums[0] / std::max(sums[1], 1.0),
-            .sequences = sequences,
-            .targets = static_cast<std::int64_t>(sums[1])};
+    return forward_loss({.mesh = mesh_,
+                         .model = model_,
+                         .store = store_,
+                         .recipe = recipe_,
+                         .attention = attention_,
+                         .strategy = strategy_,
+                         .tensor_parallel = tensor_parallel_},
+                        data_, sequences);
   }
 
  private:
@@ -124,43 +90,8 @@ class RankEvaluator {
         });
   }
 
-  Microbatch read(std::int64_t index) {
-    Microbatch task;
-    comm::run_together(world_, [&] {
-      task =
-          read_microbatch(data_, index, model_, recipe_, {attention_, comm_.rank(), comm_.world()});
-    });
-    // Attention compares the sequences along cp.
-    if (tensor_parallel_) expect_same_data(*groups_.replicas().tp, task.digest, "sequences");
-    return task;
-  }
-
-  /// This rank's part of the loss.
-  double forward(const Microbatch& task) {
-    const at::NoGradGuard no_grad;
-    const plan::Problem& problem = task.problem;
-    const model::ModelInputs inputs{
-        .batch = task.batch,
-        .positions_L = task.positions_L,
-        .attends = attend_over_ranks(comm_, {.mask = problem.mask,
-                                             .layout = problem.layout,
-                                             .strategy = strategy_,
-                                             .transfer_dtype = problem.transfer_dtype,
-                                             .sequence = task.digest,
-                                             .proofs = recipe_.parallelism.proofs}),
-        .tensor_parallel = tensor_parallel_};
-    const auto use = [this](int unit) {
-      if (unit > 0) store_.release(unit - 1);
-      return store_.use(unit);
-    };
-    const at::Tensor loss = model::run_units(model_, use, inputs);
-    store_.release(store_.units() - 1);
-    return loss.item().toDouble();
-  }
-
   const comm::Mesh& mesh_;
   comm::Communicator& world_;
-  comm::Communicator& comm_;  ///< The ranks that share each sequence.
   model::Model& model_;
   const Data& data_;
   const Recipe& recipe_;
@@ -198,7 +129,7 @@ EvalResult evaluate(const comm::Mesh& mesh, model::Model& model, const Data& dat
       check_dtypes(one_pass.training,
                    std::int64_t{mesh.size(MeshAxis::Dp)} * mesh.size(MeshAxis::Cp));
       model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
-      sequences = sequences_of(data, options.sequences);
+      sequences = checked_sequences("eval: --sequences", data, options.sequences);
       if (data.vocab_size() > model.vocab_size()) {
         fail<InvalidArgument>(
             "eval: data with a vocabulary of {}; at most {}, the model's, is required",

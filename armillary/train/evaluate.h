@@ -1,10 +1,9 @@
 // evaluate.h: the loss of a model on data, over the ranks of a mesh. It trains nothing and writes
 // nothing: it reads parameters, and runs the units of the model forward.
 //
-//   checkpoint or model folder --> store --use--> units --> sum of losses / sum of targets
+//   checkpoint or model folder --> store --forward_loss--> sum of losses / sum of targets
 //
-// The mesh is that of the recipe it is given, whichever trained the parameters. Ranks along dp take
-// sequences in turn; one that has none left runs another once more, and does not count it.
+// The mesh is that of the recipe it is given, whichever trained the parameters.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +12,7 @@
 #include "armillary/comm/mesh.h"
 #include "armillary/model/model.h"
 #include "armillary/train/data.h"
+#include "armillary/train/forward_loss.h"
 #include "armillary/train/recipe_parts.h"
 #include "armillary/train/trainer.h"
 
@@ -26,12 +26,6 @@ struct EvalOptions {
   /// training.seed.
   std::string init_from = {};
   std::int64_t sequences = 0;  ///< From number 0 on; 0: those of an epoch.
-};
-
-struct EvalResult {
-  double loss = 0;  ///< Mean over the targets of all sequences.
-  std::int64_t sequences = 0;
-  std::int64_t targets = 0;
 };
 
 /// The recipe of an evaluation on the mesh of `recipe`: one sequence in a pass, nothing computed

@@ -22,4 +22,19 @@ std::unique_ptr<Data> load_data(const TrainingOptions& training, corpus::CorpusP
   return data;
 }
 
+std::unique_ptr<Data> load_validation_data(const TrainingOptions& training) {
+  if (training.validation_interval == 0) return nullptr;
+  TrainingOptions validation = training;
+  if (!training.validation_path.empty()) {
+    validation.dataset_path = training.validation_path;
+  } else if (!corpus::is_corpus(training.dataset_path)) {
+    fail<InvalidArgument>(
+        "data: training.validation_interval = {} with training.dataset_path '{}', which is text "
+        "without a validation part; training.validation_path is required, or data of `armillary "
+        "data prepare --validation`",
+        training.validation_interval, excerpt(training.dataset_path));
+  }
+  return load_data(validation, corpus::CorpusPart::Validation);
+}
+
 }  // namespace armillary::train

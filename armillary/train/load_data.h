@@ -15,4 +15,10 @@ namespace armillary::train {
 std::unique_ptr<Data> load_data(const TrainingOptions& training,
                                 corpus::CorpusPart part = corpus::CorpusPart::Train);
 
+/// The data of the validation loss: those of training.validation_path, of prepared ones their
+/// validation part, or the validation part of training.dataset_path. Null if
+/// training.validation_interval is 0. @throws as load_data, or InvalidArgument if dataset_path is
+/// text, which has no parts, and validation_path is empty.
+std::unique_ptr<Data> load_validation_data(const TrainingOptions& training);
+
 }  // namespace armillary::train

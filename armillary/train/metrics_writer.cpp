@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "armillary/core/input_file.h"
 #include "armillary/core/json_text.h"
@@ -59,6 +60,18 @@ std::string lines_until(const std::string& path, std::int64_t last) {
   return head;
 }
 
+/// The scalars of a step under the names of to_json().
+void write_event(io::EventFile& events, const StepMetrics& metrics) {
+  std::vector<io::EventScalar> scalars{
+      {"loss", metrics.loss},     {"grad_norm", metrics.grad_norm},
+      {"lr", metrics.lr},         {"memory_bytes", static_cast<double>(metrics.memory_bytes)},
+      {"tps", metrics.tps},       {"tflops", metrics.tflops},
+      {"step_s", metrics.step_s}, {"exposed_s", metrics.exposed_s}};
+  if (metrics.mfu) scalars.push_back({"mfu", *metrics.mfu});
+  if (metrics.validation_loss) scalars.push_back({"validation_loss", *metrics.validation_loss});
+  events.write(metrics.step, scalars);
+}
+
 /// Terminal escape: back to the start of the line, and erase it.
 constexpr const char* kEraseLine = "\r\033[K";
 
@@ -67,24 +80,31 @@ constexpr const char* kEraseLine = "\r\033[K";
 std::string console_line(const StepMetrics& metrics) {
   // Columns are wide enough to line up in a run of fewer than 100 steps.
   const double gib = static_cast<double>(metrics.memory_bytes) / (1024.0 * 1024.0 * 1024.0);
-  return fmt::format(
+  std::string line = fmt::format(
       "step: {:2}  loss: {:7.4f}  grad_norm: {:7.4f}  lr: {:.2e}  memory: {:5.2f}GiB  tps: {}  "
       "tflops: {:.3f}  mfu: {}",
       metrics.step, metrics.loss, metrics.grad_norm, metrics.lr, gib,
       thousands(std::llround(metrics.tps)), metrics.tflops,
       metrics.mfu ? fmt::format("{:.2f}%", *metrics.mfu) : "-");
+  if (metrics.validation_loss) {
+    line += fmt::format("  validation_loss: {:7.4f}", *metrics.validation_loss);
+  }
+  return line;
 }
 
 nlohmann::json to_json(const StepMetrics& metrics) {
-  return {{"step", metrics.step},
-          {"loss", metrics.loss},
-          {"grad_norm", metrics.grad_norm},
-          {"lr", metrics.lr},
-          {"memory_bytes", metrics.memory_bytes},
-          {"tps", metrics.tps},
-          {"tflops", metrics.tflops},
-          {"exposed_s", metrics.exposed_s},
-          {"mfu", metrics.mfu ? nlohmann::json(*metrics.mfu) : nlohmann::json()}};
+  nlohmann::json json{{"step", metrics.step},
+                      {"loss", metrics.loss},
+                      {"grad_norm", metrics.grad_norm},
+                      {"lr", metrics.lr},
+                      {"memory_bytes", metrics.memory_bytes},
+                      {"tps", metrics.tps},
+                      {"tflops", metrics.tflops},
+                      {"step_s", metrics.step_s},
+                      {"exposed_s", metrics.exposed_s},
+                      {"mfu", metrics.mfu ? nlohmann::json(*metrics.mfu) : nlohmann::json()}};
+  if (metrics.validation_loss) json["validation_loss"] = *metrics.validation_loss;
+  return json;
 }
 
 std::string progress_bar(std::int64_t step, std::int64_t steps, double seconds_left, int width) {
@@ -104,8 +124,17 @@ MetricsWriter::MetricsWriter(const MetricsOutput& output)
       json_(output.json),
       terminal_(isatty(STDERR_FILENO) == 1),
       begin_s_(now_s()),
-      metrics_(metrics_path(output), lines_until(metrics_path(output), output.steps_before)) {
+      metrics_(metrics_path(output), lines_until(metrics_path(output), output.steps_before)),
+      on_line_(output.on_line) {
   io::write_file(output.folder + "/recipe.toml", output.recipe);
+  if (!output.event_folder.empty()) {
+    events_.emplace(output.folder + "/" + output.event_folder, output.steps_before);
+  }
+  if (!on_line_) return;
+  const std::string kept = lines_until(metrics_path(output), output.steps_before);
+  for (const std::string_view line : split(kept, '\n')) {
+    if (!line.empty()) on_line_(read_json_text(line).value);
+  }
 }
 
 MetricsWriter::~MetricsWriter() {
@@ -115,10 +144,14 @@ MetricsWriter::~MetricsWriter() {
 void MetricsWriter::write(const StepMetrics& metrics) {
   // The bar is erased before the line of the step, and drawn again below it.
   if (terminal_) std::fputs(kEraseLine, stderr);
-  if (metrics.step == 1 || metrics.step == steps_ || metrics.step % log_freq_ == 0) {
-    metrics_.write(to_json(metrics));
-    fmt::print("{}\n", json_ ? to_json(metrics).dump() : console_line(metrics));
+  if (metrics.step == 1 || metrics.step == steps_ || metrics.step % log_freq_ == 0 ||
+      metrics.validation_loss) {
+    const nlohmann::json line = to_json(metrics);
+    metrics_.write(line);
+    fmt::print("{}\n", json_ ? line.dump() : console_line(metrics));
     std::fflush(stdout);
+    if (events_) write_event(*events_, metrics);
+    if (on_line_) on_line_(line);
   }
   if (terminal_) {
     // Time left, if the other steps take as long as those so far.

@@ -2,10 +2,12 @@
 // begins, goes on, or was cut off.
 #include "armillary/train/metrics_writer.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -21,7 +23,8 @@ constexpr StepMetrics kMetrics = {.step = 3,
                                   .tps = 1234567.4,
                                   .tflops = 0.125,
                                   .exposed_s = 0.25,
-                                  .mfu = 31.2};
+                                  .mfu = 31.2,
+                                  .step_s = 0.5};
 
 TEST(ConsoleLine, IsTorchtitans) {
   EXPECT_EQ(console_line(kMetrics),
@@ -33,6 +36,8 @@ TEST(ConsoleLine, IsTorchtitans) {
   EXPECT_EQ(console_line(unknown),
             "step:  3  loss:  5.5452  grad_norm:  1.2346  lr: 8.00e-04  memory:  0.51GiB  "
             "tps: 12  tflops: 0.125  mfu: -");
+  unknown.validation_loss = 4.25;
+  EXPECT_THAT(console_line(unknown), testing::EndsWith("mfu: -  validation_loss:  4.2500"));
 }
 
 TEST(MetricsJson, KeepsAllDigits) {
@@ -46,7 +51,10 @@ TEST(MetricsJson, KeepsAllDigits) {
   EXPECT_EQ(json.at("memory_bytes"), 547608330);
   EXPECT_TRUE(json.at("mfu").is_null());
   EXPECT_EQ(json.at("exposed_s"), 0.25);
-  EXPECT_EQ(json.size(), 9U);
+  EXPECT_EQ(json.at("step_s"), 0.5);
+  EXPECT_EQ(json.size(), 10U);
+  metrics.validation_loss = 2.25;
+  EXPECT_EQ(to_json(metrics).at("validation_loss"), 2.25);
 }
 
 TEST(ProgressBar, Grows) {
@@ -75,6 +83,38 @@ TEST(MetricsWriter, WritesTheRunFolder) {
     steps.push_back(nlohmann::json::parse(line).at("step"));
   }
   EXPECT_EQ(steps, (std::vector<int>{1, 2, 4}));
+  std::filesystem::remove_all(folder);
+}
+
+// Steps 1 to 4, and, as a run that resumes behind step 2, 3 to 4 again.
+TEST(MetricsWriter, TellsItsLinesAndWritesEventFiles) {
+  const auto folder = std::filesystem::temp_directory_path() / "armillary_reporter_lines_test";
+  std::filesystem::remove_all(folder);
+  std::vector<std::int64_t> told;
+  const auto write_steps = [&](std::int64_t before) {
+    told.clear();
+    MetricsWriter metrics_writer(
+        {.folder = folder.string(),
+         .steps = 4,
+         .log_freq = 10,
+         .steps_before = before,
+         .event_folder = "tensorboard",
+         .on_line = [&](const nlohmann::json& line) { told.push_back(line.at("step")); }});
+    StepMetrics metrics = kMetrics;
+    testing::internal::CaptureStdout();
+    for (metrics.step = before + 1; metrics.step <= 4; ++metrics.step) {
+      metrics.validation_loss.reset();
+      if (metrics.step % 2 == 0) metrics.validation_loss = 2;
+      metrics_writer.write(metrics);
+    }
+    testing::internal::GetCapturedStdout();
+  };
+  write_steps(0);
+  EXPECT_EQ(told, (std::vector<std::int64_t>{1, 2, 4})) << "steps with validation have a line";
+  write_steps(2);
+  EXPECT_EQ(told, (std::vector<std::int64_t>{1, 2, 4})) << "kept ones first";
+  const std::filesystem::directory_iterator events(folder / "tensorboard");
+  EXPECT_EQ(std::distance(events, std::filesystem::directory_iterator()), 2);
   std::filesystem::remove_all(folder);
 }
 

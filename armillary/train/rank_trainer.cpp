@@ -31,6 +31,8 @@
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/checkpoint/write.h"
+#include "armillary/train/evaluate.h"
+#include "armillary/train/forward_loss.h"
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/same_recipe.h"
 #include "armillary/train/tensor_parallel_over_ranks.h"
@@ -100,7 +102,10 @@ void RankTrainer::check_tensors(const std::string& path, const Restored& restore
   check_no_other(path, restored.tensors, model_.parameters());
 }
 
-void RankTrainer::begin_after(std::int64_t steps) {
+void RankTrainer::begin_after(const RunProgress& progress) {
+  const std::int64_t steps = progress.step;
+  order_ = BatchOrder(progress.skipped);
+  guard_.emplace(recipe_.training, progress.recent);
   expect_same_parameters(mesh_.replicas(), store_.digest());
   store_.gather_values();
   optimizer_.resume_after(steps);
@@ -144,13 +149,13 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   // Update. Loss and norm are equal on all ranks, so all of them fail or none.
   runner.run_norm();
   const double grad_norm = optimizer_.clip(recipe_.training.max_norm);
-  if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
-    fail<Error>(
-        "train: loss {} and grad_norm {} in step {}; finite numbers are required; {}; lower "
-        "optimizer.lr or raise lr_scheduler.warmup_steps",
-        unsigned_nan(loss), unsigned_nan(grad_norm), step, first_not_finite());
+  if (std::string fault = fault_of(step, loss, grad_norm); !fault.empty()) {
+    if (recipe_.training.spike_guard != "rollback") fail<Error>("train: {}", fault);
+    spike_ = std::move(fault);
+    return {.step = step, .loss = loss, .grad_norm = grad_norm, .lr = lr};
   }
   runner.run_update();
+  guard_->take(loss, grad_norm);
   const std::int64_t every = recipe_.training.check_replicas;
   if (every > 0 && step % every == 0) {
     expect_equal_replicas(world_, groups_.replicas(), store_, step);
@@ -161,21 +166,57 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
                  elapsed.count());
 }
 
+double RankTrainer::validation_loss(const Data& data) {
+  recording_.set_activity({.name = "validation", .collective = true});
+  const double waited_s = store_.waited_s();
+  const Recipe one_pass = eval_recipe(recipe_);
+  const std::string strategy = to_string(strategy_);
+  const double loss = forward_loss({.mesh = mesh_,
+                                    .model = model_,
+                                    .store = store_,
+                                    .recipe = one_pass,
+                                    .attention = attention_,
+                                    .strategy = strategy,
+                                    .tensor_parallel = tensor_parallel_,
+                                    .recording = &recording_},
+                                   data, validation_sequences(recipe_.training, data))
+                          .loss;
+  validation_waited_s_ += store_.waited_s() - waited_s;
+  return loss;
+}
+
+std::string RankTrainer::fault_of(std::int64_t step, double loss, double grad_norm) {
+  if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
+    return fmt::format(
+        "loss {} and grad_norm {} in step {}; finite numbers are required; {}; lower "
+        "optimizer.lr or raise lr_scheduler.warmup_steps",
+        unsigned_nan(loss), unsigned_nan(grad_norm), step, first_not_finite());
+  }
+  const std::string spike = guard_->spike(loss, grad_norm);
+  if (spike.empty()) return "";
+  return fmt::format(
+      "{} in step {}; at most {:.4g} times the loss and {:.4g} times the norm are "
+      "required (training.spike_loss_factor, spike_norm_factor)",
+      spike, step, recipe_.training.spike_loss_factor, recipe_.training.spike_norm_factor);
+}
+
 RunProgress RankTrainer::progress(std::int64_t step) const {
-  const std::int64_t read = step * recipe_.training.global_batch_size;
+  const std::int64_t read = order_.batch_of(step) * recipe_.training.global_batch_size;
   // Rank 0 alone writes it, and reads the whole sequence.
   return {.step = step,
           .sequences_read = read,
           .last_sequence = world_.rank() == 0 ? hash_of(data_.at(read - 1)) : "",
           .vocab_size = data_.vocab_size(),
-          .data = data_.identity()};
+          .data = data_.identity(),
+          .skipped = order_.skipped(),
+          .recent = guard_->recent()};
 }
 
 std::vector<Microbatch> RankTrainer::read_batch(std::int64_t step) const {
   const TrainingOptions& training = recipe_.training;
   const std::int64_t mine = training.global_batch_size / mesh_.size(MeshAxis::Dp);
   const std::int64_t first =
-      (step - 1) * training.global_batch_size + mesh_.index(MeshAxis::Dp) * mine;
+      (order_.batch_of(step) - 1) * training.global_batch_size + mesh_.index(MeshAxis::Dp) * mine;
   std::vector<Microbatch> batch;
   for (std::int64_t i = first; i < first + mine; i += training.local_batch_size) {
     batch.push_back(
@@ -279,9 +320,14 @@ std::string RankTrainer::first_not_finite() {
 // can be: a stop that comes in the step ends the run after it.
 StepSums RankTrainer::sum_over_ranks(StepSums mine, const std::function<Beside()>& beside) {
   const Beside told = beside();
-  std::array values{mine.loss,           mine.visible_pairs, targets_of(next_batch_),
-                    told.stops,          told.busy,          peak_is_low_ ? 1.0 : 0.0,
-                    broken_ ? 1.0 : 0.0, store_.waited_s()};
+  std::array values{mine.loss,
+                    mine.visible_pairs,
+                    targets_of(next_batch_),
+                    told.stops,
+                    told.busy,
+                    peak_is_low_ ? 1.0 : 0.0,
+                    broken_ ? 1.0 : 0.0,
+                    store_.waited_s() - validation_waited_s_};
   comm::all_reduce_sum(world_, std::span(values));
   next_targets_ = values[2];
   beside_ = {.stops = values[3], .busy = values[4]};
@@ -308,6 +354,7 @@ StepMetrics RankTrainer::measure(StepMetrics metrics, double visible_pairs, doub
   const std::int64_t tokens = recipe_.training.seq_len * recipe_.training.global_batch_size;
   const double rank_seconds = seconds * world_.world();
   const double flops = cost_.flops(tokens, static_cast<std::int64_t>(visible_pairs)) / rank_seconds;
+  metrics.step_s = seconds;
   metrics.memory_bytes = peak_resident_bytes();
   metrics.exposed_s = exposed_s_;
   metrics.tps = static_cast<double>(tokens) / rank_seconds;

@@ -1,13 +1,15 @@
 // rank_trainer.h: one rank's part of the model, and of every step of a run. For trainer.h, which
 // decides how many steps there are, where the state comes from and where it goes.
 //
-//   begin_after(s) --> step(s + 1) --> step(s + 2) --> ..      progress, state: between two steps
+//   begin_after(s) --> step(s + 1) --> step(s + 2) --> ..      between two steps: progress, state,
+//                                                              validation_loss
 #pragma once
 
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +24,7 @@
 #include "armillary/train/optimizer.h"
 #include "armillary/train/recording.h"
 #include "armillary/train/replica_groups.h"
+#include "armillary/train/spike_guard.h"
 #include "armillary/train/step_proof.h"
 #include "armillary/train/step_runner.h"
 #include "armillary/train/store.h"
@@ -65,18 +68,25 @@ class RankTrainer {
   /// Puts the parameters of a model folder into the store. @throws as load_parameters.
   void load_parameters_of(const std::string& folder);
 
-  /// To be called once, before the first step(), after the `steps` that were taken before.
-  /// Collective. @throws on every rank InvalidArgument as expect_same_parameters or
+  /// To be called once, before the first step(), with the progress of the steps that were taken
+  /// before. Collective. @throws on every rank InvalidArgument as expect_same_parameters or
   /// checked_parts, or what the model throws for a shard without tokens.
-  void begin_after(std::int64_t steps);
+  void begin_after(const RunProgress& progress);
 
   /// Takes a step, from 1 on. `beside` is asked when its numbers are summed over the ranks, with
   /// the loss. Collective.
-  /// @throws on every rank Error if loss or norm is not finite; InvalidArgument as checked_parts
-  /// for the sequences of the next step, or if ranks hold different sequences.
+  /// @throws on every rank Error if loss or norm is not finite or a spike, unless training.
+  /// spike_guard asks for a rollback; InvalidArgument as checked_parts for the sequences of the
+  /// next step, or if ranks hold different sequences.
   StepMetrics step(std::int64_t step, const std::function<Beside()>& beside);
+  /// The reason why the last step asks for a rollback; empty if it does not. Its update was not
+  /// taken, and no other step follows. Equal on all ranks.
+  const std::string& spike() const { return spike_; }
   /// The sums of the last step; equal on all ranks.
   const Beside& beside() const { return beside_; }
+
+  /// The loss on training.validation_sequences of these data. Collective. @throws as forward_loss.
+  double validation_loss(const Data& data);
 
   /// The progress of the run after `step`, the last one so far.
   RunProgress progress(std::int64_t step) const;
@@ -95,6 +105,8 @@ class RankTrainer {
   model::ModelInputs inputs_of(const Microbatch& task) const;
   /// The objects on which the ops of a step act.
   StepParts parts() { return {model_, store_, optimizer_, groups_.replicas(), recording_}; }
+  /// Says what is wrong with a step, the same on all ranks; empty if nothing is. Collective.
+  std::string fault_of(std::int64_t step, double loss, double grad_norm);
   /// Says where a number that is not finite was first, the same on all ranks. Collective.
   std::string first_not_finite();
   StepSums sum_over_ranks(StepSums mine, const std::function<Beside()>& beside);
@@ -126,11 +138,15 @@ class RankTrainer {
   Optimizer optimizer_;
   LearningRates rates_;
   Beside beside_;
+  BatchOrder order_;
+  std::optional<SpikeGuard> guard_;  ///< From begin_after() on.
+  std::string spike_;
   bool peak_is_low_ = false;     ///< The last step was faster than that.
   double ranks_above_peak_ = 0;  ///< Ranks that said so in this step.
-  double waited_s_ = 0;          ///< Store::waited_s, mean over the ranks.
-  double exposed_s_ = 0;         ///< That of this step.
-  int measurements_left_ = 5;    ///< Products may be slower here than the steps that use others.
+  double waited_s_ = 0;          ///< Store::waited_s, mean over the ranks, without the next.
+  double validation_waited_s_ = 0;
+  double exposed_s_ = 0;       ///< That of this step.
+  int measurements_left_ = 5;  ///< Products may be slower here than the steps that use others.
 };
 
 }  // namespace armillary::train

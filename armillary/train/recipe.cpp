@@ -329,7 +329,8 @@ std::vector<std::string> settings(const Recipe& recipe) {
     const std::string path = entry.path();
     // Paths and output may differ between ranks.
     const bool local = entry.section == "job" || entry.section == "metrics" ||
-                       path == "training.dataset_path" || path == "parallelism.proofs";
+                       path == "training.dataset_path" || path == "training.validation_path" ||
+                       path == "parallelism.proofs";
     if (!local) lines.push_back(fmt::format("{} = {}", path, toml_text(entry)));
   }
   return lines;

@@ -136,11 +136,19 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   if (recipe.job.dump_folder.empty()) {
     fail<InvalidArgument>("recipe: job.dump_folder is empty; a folder is required");
   }
+  if (recipe.metrics.enable_tensorboard && recipe.metrics.save_tb_folder.empty()) {
+    fail<InvalidArgument>("recipe: metrics.save_tb_folder is empty; a folder is required");
+  }
   if (recipe.checkpoint.folder.empty()) {
     fail<InvalidArgument>("recipe: checkpoint.folder is empty; a folder is required");
   }
   check_saving(recipe.checkpoint);
   check_decay(recipe.lr_scheduler);
+  if (recipe.training.spike_guard == "rollback" && !recipe.checkpoint.enable) {
+    fail<InvalidArgument>(
+        "recipe: training.spike_guard = rollback with checkpoint.enable = false, which leaves "
+        "nothing to go back to; true is required; nearest: training.spike_guard = stop");
+  }
   model::check_model(recipe.model);
   check_tables(recipe, vocab_size);
   check_window(recipe);

@@ -20,7 +20,8 @@ namespace armillary::train {
 /// solves the problem on this world with this layout and mask, the vocabulary is at least that of
 /// text, learned positions are enough for a sequence, the mask is that of the model's window,
 /// parameters can be counted (decoder_cost.h), dtypes fit each other (dtypes.h), keys of
-/// checkpoints are the defaults if none are saved, and keys of a decay if no rate decays.
+/// checkpoints are the defaults if none are saved, keys of a decay if no rate decays, and rollbacks
+/// have checkpoints.
 /// @throws InvalidArgument.
 void validate(const Recipe& recipe);
 /// The same for data with a vocabulary of this size.

@@ -20,7 +20,12 @@ Section section_of(CommOptions& comm) {
 Section section_of(MetricsOptions& metrics) {
   return {"metrics",
           {{"log_freq", &metrics.log_freq,
-            "steps per line of metrics; the first and the last step have one too", at_least(1)}}};
+            "steps per line of metrics; the first and the last step have one too", at_least(1)},
+           {"enable_tensorboard", &metrics.enable_tensorboard,
+            "event files of TensorBoard, with the numbers of metrics.jsonl"},
+           {"save_tb_folder", &metrics.save_tb_folder, "folder for them, in job.dump_folder"},
+           {"cluster", &metrics.cluster,
+            "PRESET or .toml file whose simulated step run.html shows beside the measured ones"}}};
 }
 
 }  // namespace armillary::train

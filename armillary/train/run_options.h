@@ -23,6 +23,9 @@ struct CommOptions {
 /// Output of metrics (metrics_writer.h).
 struct MetricsOptions {
   std::int64_t log_freq = 1;
+  bool enable_tensorboard = false;
+  std::string save_tb_folder = "tensorboard";  ///< In job.dump_folder.
+  std::string cluster;  ///< Its simulated step stands beside the measured ones; empty: none.
 };
 
 Section section_of(JobOptions& job);

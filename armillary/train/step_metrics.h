@@ -21,6 +21,10 @@ struct StepMetrics {
   /// tflops over the measured peak of a rank, in percent. Nothing where they are above it: the peak
   /// is then measured again after the next step.
   std::optional<double> mfu;
+  double step_s = 0;  ///< Seconds of the step on rank 0, without validation.
+  /// Mean cross-entropy per target token of the validation data, behind the update; nothing in
+  /// steps without validation.
+  std::optional<double> validation_loss;
 };
 
 }  // namespace armillary::train

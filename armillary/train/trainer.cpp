@@ -1,5 +1,5 @@
-// The steps of a run, from the state in which it begins to its last checkpoint, and the launcher of
-// ranks as threads. One step is in rank_trainer.h.
+// The steps of a run, from the state in which it begins to its last checkpoint, rollbacks on the
+// way, and the launcher of ranks as threads. One step is in rank_trainer.h.
 #include "armillary/train/trainer.h"
 
 #include <ATen/Parallel.h>
@@ -16,6 +16,7 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/comm/together.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/io/file_system.h"
 #include "armillary/io/run_lock.h"
@@ -25,11 +26,13 @@
 #include "armillary/train/checkpoint/resumable.h"
 #include "armillary/train/checkpoint/saver.h"
 #include "armillary/train/dtypes.h"
+#include "armillary/train/forward_loss.h"
 #include "armillary/train/lr_schedule.h"
 #include "armillary/train/mesh.h"
 #include "armillary/train/rank_trainer.h"
 #include "armillary/train/recording.h"
 #include "armillary/train/same_recipe.h"
+#include "armillary/train/spike_guard.h"
 #include "armillary/train/step_proof.h"
 #include "armillary/train/step_shape.h"
 
@@ -87,12 +90,42 @@ void check_options(const TrainOptions& options) {
   }
 }
 
-/// Puts the state with which the run begins into the trainer. Returns the steps taken before.
-std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& data,
-                   const Recipe& recipe, const TrainOptions& options) {
+/// The parts of a rank's run that stay the same.
+struct RunParts {
+  comm::Communicator& comm;
+  const Data& data;
+  const Recipe& recipe;
+  const TrainOptions& options;
+  const Recording& recording;
+
+  /// A line for the reader, on rank 0.
+  void tell(const std::string& line) const {
+    if (comm.rank() == 0 && options.on_notice) options.on_notice(line);
+  }
+};
+
+/// The state from which steps are taken: the one that the caller asks for, or that of a rollback.
+struct Beginning {
+  bool resume = false;           ///< From the newest checkpoint.
+  BatchOrder order = {};         ///< Leaves out what rollbacks have left out.
+  std::int64_t spike_batch = 0;  ///< That of the step that asked for the rollback; 0: none did.
+};
+
+/// Leaves out the batches of a rollback to the end of `step`, as training.spike_skip says.
+void skip_spike(Beginning& from, const std::string& spike_skip, std::int64_t step) {
+  if (from.spike_batch == 0 || spike_skip == "none") return;
+  const bool skips_all = spike_skip == "since_checkpoint";
+  from.order.skip(skips_all ? from.order.batch_of(step) + 1 : from.spike_batch, from.spike_batch);
+}
+
+/// Puts the state from which steps are taken into the trainer. Returns the steps taken before.
+/// Collective.
+std::int64_t begin(const RunParts& run, RankTrainer& trainer, Beginning& from) {
+  const Recipe& recipe = run.recipe;
+  const TrainOptions& options = run.options;
   const std::string path =
-      choose_checkpoint(comm, checkpoint_folder(recipe), options.resume, options.on_notice);
-  std::int64_t steps = 0;
+      choose_checkpoint(run.comm, checkpoint_folder(recipe), from.resume, options.on_notice);
+  RunProgress progress;
   if (!path.empty()) {
     Recipe saved;
     const auto check = [&](const Restored& restored) {
@@ -101,18 +134,18 @@ std::int64_t begin(comm::Communicator& comm, RankTrainer& trainer, const Data& d
       check_steps(restored.progress, recipe);
       trainer.check_tensors(path, restored);
     };
-    steps = restore(comm, path, check, data, trainer.state()).progress.step;
-    if (comm.rank() == 0 && options.on_notice) {
-      options.on_notice(fmt::format("checkpoint: resumed from {}", path));
-      const auto change = describe_rate_change(rates_of(saved), rates_of(recipe), steps);
-      if (change) options.on_notice(*change);
-    }
+    progress = restore(run.comm, path, check, run.data, trainer.state()).progress;
+    run.tell(fmt::format("checkpoint: resumed from {}", path));
+    const auto change = describe_rate_change(rates_of(saved), rates_of(recipe), progress.step);
+    if (change) run.tell(*change);
+  } else if (!options.init_from.empty()) {
+    comm::run_together(run.comm, [&] { trainer.load_parameters_of(options.init_from); });
   }
-  if (!options.init_from.empty()) {
-    comm::run_together(comm, [&] { trainer.load_parameters_of(options.init_from); });
-  }
-  trainer.begin_after(steps);
-  return steps;
+  from.order.skip(BatchOrder(progress.skipped));
+  skip_spike(from, recipe.training.spike_skip, progress.step);
+  progress.skipped = from.order.skipped();
+  trainer.begin_after(progress);
+  return progress.step;
 }
 
 /// Whether a rank has a number that is not 0. Collective.
@@ -121,49 +154,116 @@ bool any_rank(comm::Communicator& comm, double mine) {
   return mine > 0;
 }
 
-/// The parts of a rank's run that stay the same.
-struct RunParts {
-  comm::Communicator& comm;
-  const Recipe& recipe;
-  const TrainOptions& options;
-  const Recording& recording;
+/// Whether a validation loss is asked for behind a step.
+bool is_validated(const TrainingOptions& training, std::int64_t step) {
+  const std::int64_t interval = training.validation_interval;
+  return interval > 0 && (step % interval == 0 || step == training.steps);
+}
+
+/// The end of the steps that were taken from one beginning.
+struct StepsTaken {
+  TrainResult result;
+  std::string spike = {};  ///< The reason of a rollback; empty: the run is over.
 };
 
-/// Takes the steps after the `before` that were taken, to the last or to a stop, and saves.
-/// Collective.
-TrainResult take_steps(const RunParts& run, RankTrainer& trainer, std::int64_t before) {
-  const auto& [comm, recipe, options, recording] = run;
-  const std::int64_t last = recipe.training.steps;
-  TrainResult result{.steps = before};
-  Saving saving(comm, recipe);
+/// Takes the steps after the `before` that were taken, to the last, to a stop or to a spike that
+/// asks for a rollback, and saves. Collective.
+StepsTaken take_steps(const RunParts& run, RankTrainer& trainer, std::int64_t before) {
+  comm::Communicator& comm = run.comm;
+  const TrainOptions& options = run.options;
+  const std::int64_t last = run.recipe.training.steps;
+  StepsTaken taken{.result = {.steps = before}};
+  TrainResult& result = taken.result;
+  Saving saving(comm, run.recipe);
   // Only rank 0 tells the caller; losses and norms are equal on all ranks.
   const bool tells = comm.rank() == 0;
   // The run begins, for the record too: where the caller fails, it is this run that failed.
   if (before < last) {
-    recording.begin_step(before + 1);
-    recording.set_activity({.name = "starting the run"});
+    run.recording.begin_step(before + 1);
+    run.recording.set_activity({.name = "starting the run"});
   }
   if (tells && options.on_start) options.on_start(before);
 
-  const auto stops = [&stop_requested = options.stop_requested] {
-    return stop_requested && stop_requested() ? 1.0 : 0.0;
+  const auto stops = [&options] {
+    return options.stop_requested && options.stop_requested() ? 1.0 : 0.0;
   };
-  recording.set_activity({.name = "beginning together", .collective = true});
+  run.recording.set_activity({.name = "beginning together", .collective = true});
   result.stopped = before < last && any_rank(comm, stops());
   while (result.steps < last && !result.stopped) {
-    const std::int64_t step = ++result.steps;
-    const StepMetrics metrics =
+    const std::int64_t step = result.steps + 1;
+    StepMetrics metrics =
         trainer.step(step, [&] { return Beside{.stops = stops(), .busy = saving.busy()}; });
+    taken.spike = trainer.spike();
+    if (!taken.spike.empty()) break;
+    result.steps = step;
+    if (is_validated(run.recipe.training, step)) {
+      metrics.validation_loss = trainer.validation_loss(*options.validation);
+    }
     if (tells && options.on_step) {
-      recording.set_activity({.name = "reporting the step"});
+      run.recording.set_activity({.name = "reporting the step"});
       options.on_step(metrics);
     }
     result.stopped = trainer.beside().stops > 0 && step < last;
     saving.after_step(trainer, step, trainer.beside().busy, result.stopped || step == last);
   }
-  recording.set_activity({.name = "saving the last checkpoint", .collective = true});
+  run.recording.set_activity({.name = "saving the last checkpoint", .collective = true});
   result.checkpoint = saving.finish();
-  return result;
+  return taken;
+}
+
+/// The beginning of a rollback, the one after so many. @throws Error on every rank if there is no
+/// checkpoint to go back to, or too many went before.
+void go_back(const RunParts& run, const StepsTaken& taken, std::int64_t rollbacks,
+             Beginning& from) {
+  const TrainingOptions& training = run.recipe.training;
+  if (taken.result.checkpoint.empty() && !from.resume) {
+    fail<Error>("train: {}; there is no checkpoint yet to go back to: lower checkpoint.interval",
+                taken.spike);
+  }
+  if (rollbacks >= training.spike_rollbacks) {
+    fail<Error>("train: {}; {} went before, training.spike_rollbacks are {}", taken.spike,
+                count_of(rollbacks, "rollback"), training.spike_rollbacks);
+  }
+  from.resume = true;
+  from.spike_batch = from.order.batch_of(taken.result.steps + 1);
+  run.tell(fmt::format("train: {}; rollback {} of at most {}, training.spike_skip = {}: batch {}",
+                       taken.spike, rollbacks + 1, training.spike_rollbacks, training.spike_skip,
+                       from.spike_batch));
+}
+
+/// Refuses validation data that are not there, or not of the model.
+void check_validation(const Data* validation, const TrainingOptions& training,
+                      const model::Model& model) {
+  if (training.validation_interval == 0) return;
+  if (validation == nullptr) {
+    fail<InvalidArgument>(
+        "train: training.validation_interval = {} without validation data; 0 is required, or data "
+        "(TrainOptions::validation)",
+        training.validation_interval);
+  }
+  if (validation->vocab_size() > model.vocab_size()) {
+    fail<InvalidArgument>(
+        "train: validation data with a vocabulary of {}; at most {}, the model's, is required",
+        validation->vocab_size(), model.vocab_size());
+  }
+  validation_sequences(training, *validation);
+}
+
+/// Refuses recipes, data and beginnings that differ between ranks. Collective.
+void expect_same_run(comm::Communicator& comm, const Data& data, const Recipe& recipe,
+                     const TrainOptions& options) {
+  std::vector<std::string> lines = settings(recipe);
+  lines.push_back(fmt::format("--resume = {}", options.resume));
+  lines.push_back(fmt::format("--init-from = {}", !options.init_from.empty()));
+  for (const std::string& line : data.identity()) lines.push_back("data with " + line);
+  if (recipe.training.validation_interval > 0 && options.validation != nullptr) {
+    lines.push_back(fmt::format("sequences of validation data = {}",
+                                options.validation->sequences_per_epoch()));
+    for (const std::string& line : options.validation->identity()) {
+      lines.push_back("validation data with " + line);
+    }
+  }
+  expect_same_settings(comm, std::move(lines));
 }
 
 }  // namespace
@@ -175,11 +275,7 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
   TrainResult result;
   const auto all_steps = [&](const Recording& recording) {
     recording.set_activity({.name = "comparing recipes and parameters", .collective = true});
-    std::vector<std::string> lines = settings(recipe);
-    lines.push_back(fmt::format("--resume = {}", options.resume));
-    lines.push_back(fmt::format("--init-from = {}", !options.init_from.empty()));
-    for (const std::string& line : data.identity()) lines.push_back("data with " + line);
-    expect_same_settings(comm, std::move(lines));
+    expect_same_run(comm, data, recipe, options);
     comm::run_together(comm, [&] {
       check_batch(mesh.shape(), recipe.training);
       check_dtypes(recipe.training,
@@ -189,23 +285,39 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
             "train: data with a vocabulary of {}; at most {}, the model's, is required",
             data.vocab_size(), model.vocab_size());
       }
+      check_validation(options.validation, recipe.training, model);
       model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
     });
-    std::uint64_t digest = 0;
-    comm::run_together(comm, [&] {
-      digest = checked_parts(data, 0, {recipe.training.seq_len, model.fields()}).digest;
-    });
-    expect_same_data(comm, digest, "data");
+    const auto expect_same = [&](const Data& all, const char* what) {
+      std::uint64_t digest = 0;
+      comm::run_together(comm, [&] {
+        digest = checked_parts(all, 0, {recipe.training.seq_len, model.fields()}).digest;
+      });
+      expect_same_data(comm, digest, what);
+    };
+    expect_same(data, "data");
+    if (recipe.training.validation_interval > 0) {
+      expect_same(*options.validation, "validation data");
+    }
     plan::step::StepShape shape;
     comm::run_together(comm, [&] {
       shape =
           step_shape_of(model, mesh.shape(), recipe.parallelism, recipe.training, recipe.optimizer);
       plan::step::check_shape(shape);
     });
-    RankTrainer trainer(mesh, model, proved_step(comm, shape, options.on_program),
-                        {data, recipe, recording});
-    const std::int64_t before = begin(comm, trainer, data, recipe, options);
-    result = take_steps({comm, recipe, options, recording}, trainer, before);
+    const ProvedStep proved = proved_step(comm, shape, options.on_program);
+    const RunParts run{comm, data, recipe, options, recording};
+    // Each rollback is a resumption, with all that a rank has of the steps before forgotten.
+    Beginning from{.resume = options.resume};
+    for (std::int64_t rollbacks = 0;; ++rollbacks) {
+      RankTrainer trainer(mesh, model, proved, {data, recipe, recording});
+      const std::int64_t before = begin(run, trainer, from);
+      const StepsTaken taken = take_steps(run, trainer, before);
+      result = taken.result;
+      result.rollbacks = rollbacks;
+      if (taken.spike.empty()) break;
+      go_back(run, taken, rollbacks, from);
+    }
   };
   // A rank that throws, in a callback or for its own data, ends the others with its reason.
   runtime::or_abort(comm, [&] {

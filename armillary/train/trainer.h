@@ -29,11 +29,12 @@ namespace armillary::train {
 struct TrainOptions {
   /// After each step, on rank 0. May throw: all ranks then end.
   std::function<void(const StepMetrics&)> on_step = {};
-  /// Before the first step, on rank 0: the steps that were taken before, 0 unless the run resumes.
-  /// Nothing is written before it, except in the folder of checkpoints and by the recorder.
+  /// Before the first step, on rank 0: the steps that were taken before, 0 unless the run resumes;
+  /// again after each rollback, whose steps are taken again. Nothing is written before it, except
+  /// in the folder of checkpoints and by the recorder.
   std::function<void(std::int64_t steps)> on_start = {};
   /// A line for the reader, on rank 0: a checkpoint that is passed over, the one that is resumed,
-  /// learning rates that are not those with which the run began.
+  /// learning rates that are not those with which the run began, the reason of a rollback.
   std::function<void(const std::string& line)> on_notice = {};
   /// Asked before the first step and near the end of each, on every rank. If one rank says yes, all
   /// stop after that step, in the same one, and save if checkpoint.enable and a step was taken.
@@ -49,6 +50,9 @@ struct TrainOptions {
   /// Begin with the parameters of this folder (checkpoint/model_folder.h), not with those of
   /// training.seed. Not together with `resume`.
   std::string init_from = {};
+  /// Data of the validation loss, which must outlive the run; required if
+  /// training.validation_interval is not 0.
+  const Data* validation = nullptr;
   /// Sees the program of a rank's steps before it is proved, on every rank. One that it changes is
   /// refused.
   std::function<void(plan::RankProgram& program)> on_program = {};
@@ -56,9 +60,10 @@ struct TrainOptions {
 
 /// How a run ended.
 struct TrainResult {
-  std::int64_t steps = 0;  ///< Steps taken, those before a resumption included.
-  bool stopped = false;    ///< stop_requested ended it before training.steps.
-  std::string checkpoint;  ///< Folder of the last checkpoint saved; empty if none was.
+  std::int64_t steps = 0;      ///< Steps taken, those before a resumption included.
+  bool stopped = false;        ///< stop_requested ended it before training.steps.
+  std::string checkpoint;      ///< Folder of the last checkpoint saved; empty if none was.
+  std::int64_t rollbacks = 0;  ///< To the last checkpoint (training.spike_guard).
 };
 
 /// One rank's part of all steps of the recipe. Every rank of the mesh calls it with a model of its
@@ -88,8 +93,9 @@ using RunRanks = std::function<void(int world, double timeout_s,
 /// machine, whatever the timing; (2) callbacks may throw: all ranks then end, and the exception is
 /// thrown again.
 /// @throws InvalidArgument if the recipe is not valid for this data; CommError if a rank waits
-/// longer than comm.train_timeout_seconds; Error if the loss is not finite (names the step), or a
-/// checkpoint cannot be written (checkpoint/saver.h). The result is that of rank 0.
+/// longer than comm.train_timeout_seconds; Error if the loss is not finite or a spike (names the
+/// step), unless a rollback follows, or a checkpoint cannot be written (checkpoint/saver.h). The
+/// result is that of rank 0.
 TrainResult train(const Recipe& recipe, const Data& data, const TrainOptions& options,
                   const RunRanks& run_ranks = {});
 

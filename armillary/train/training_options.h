@@ -8,7 +8,8 @@
 
 namespace armillary::train {
 
-inline constexpr std::int64_t kMaxBatch = 4096;  ///< Sequences of a step.
+inline constexpr std::int64_t kMaxBatch = 4096;          ///< Sequences of a step.
+inline constexpr std::int64_t kMostSpikeWindow = 10000;  ///< Checkpoints hold so many numbers.
 
 /// Data, length and arithmetic. Lengths are in tokens, over all ranks unless said otherwise.
 struct TrainingOptions {
@@ -26,6 +27,17 @@ struct TrainingOptions {
   std::int64_t loss_chunk_tokens = 1024;  ///< Tokens of one rank.
   std::int64_t seed = 0;
   std::int64_t check_replicas = 100;  ///< Steps; 0: never.
+  // The validation loss of a run (forward_loss.h).
+  std::string validation_path;
+  std::int64_t validation_interval = 0;   ///< Steps; 0: never.
+  std::int64_t validation_sequences = 0;  ///< 0: those of an epoch.
+  // Steps that are refused (spike_guard.h).
+  std::string spike_guard = "none";
+  double spike_loss_factor = 2;
+  double spike_norm_factor = 20;
+  std::int64_t spike_window = 32;  ///< Steps.
+  std::string spike_skip = "batch";
+  std::int64_t spike_rollbacks = 3;
 };
 
 Section section_of(TrainingOptions& training);

@@ -15,7 +15,9 @@ KEYS = {
         enable_weight_tying multiple_of ffn_dim_multiplier rope_scaling head_dim qkv_bias qk_norm
         sliding_window hf_folder""",
     "training": """dataset_path dataset_extensions seq_len global_batch_size local_batch_size steps max_norm
-        dtype mixed_precision_param mixed_precision_reduce loss_chunk_tokens seed check_replicas""",
+        dtype mixed_precision_param mixed_precision_reduce loss_chunk_tokens seed check_replicas
+        validation_path validation_interval validation_sequences
+        spike_guard spike_loss_factor spike_norm_factor spike_window spike_skip spike_rollbacks""",
     "activation_checkpoint": "mode",
     "optimizer": "name lr beta1 beta2 eps weight_decay state_device",
     "lr_scheduler": "warmup_steps decay_ratio decay_type min_lr_factor",
@@ -24,7 +26,7 @@ KEYS = {
         reshard_after_forward threads_per_rank strategy layout mask wire proofs""",
     "checkpoint": "enable folder interval keep_latest_k",
     "comm": "train_timeout_seconds",
-    "metrics": "log_freq",
+    "metrics": "log_freq enable_tensorboard save_tb_folder cluster",
 }
 # Keys that are read, with their least value or their kind.
 _SIZES = {

@@ -35,6 +35,11 @@ Json json_of(const RunProgress& progress) {
             {"last_sequence", progress.last_sequence},
             {"vocab_size", progress.vocab_size}};
   if (!progress.data.empty()) json["data"] = progress.data;
+  if (!progress.skipped.empty()) json["skipped"] = progress.skipped;
+  if (!progress.recent.losses.empty()) {
+    json["recent_losses"] = progress.recent.losses;
+    json["recent_norms"] = progress.recent.norms;
+  }
   return json;
 }
 
@@ -88,17 +93,16 @@ class JsonFields {
     if (name.empty() || name.find('/') != std::string::npos) refuse(key);
     return name;
   }
-  std::vector<std::int64_t> shape(const char* key) const {
-    const Json& dims = at(key);
-    if (!dims.is_array()) refuse(key);
-    std::vector<std::int64_t> shape;
-    for (const Json& dim : dims) {
-      if (!dim.is_number_unsigned() || !std::in_range<std::int64_t>(dim.get<std::uint64_t>())) {
+  std::vector<std::int64_t> numbers(const char* key) const {
+    if (!at(key).is_array()) refuse(key);
+    std::vector<std::int64_t> numbers;
+    for (const Json& item : at(key)) {
+      if (!item.is_number_unsigned() || !std::in_range<std::int64_t>(item.get<std::uint64_t>())) {
         refuse(key);
       }
-      shape.push_back(dim.get<std::int64_t>());
+      numbers.push_back(item.get<std::int64_t>());
     }
-    return shape;
+    return numbers;
   }
   std::vector<std::string> texts(const char* key) const {
     if (!at(key).is_array()) refuse(key);
@@ -108,6 +112,15 @@ class JsonFields {
       texts.push_back(item.get<std::string>());
     }
     return texts;
+  }
+  std::vector<double> reals(const char* key) const {
+    if (!at(key).is_array()) refuse(key);
+    std::vector<double> reals;
+    for (const Json& item : at(key)) {
+      if (!item.is_number()) refuse(key);
+      reals.push_back(item.get<double>());
+    }
+    return reals;
   }
   std::vector<JsonFields> list(const char* key) const {
     if (!at(key).is_array()) refuse(key);
@@ -125,8 +138,8 @@ class JsonFields {
 model::GlobalRange range_of(const JsonFields& tensor, const model::Shape& size) {
   model::GlobalRange range = model::whole_of(size);
   if (!tensor.has("begin")) return range;
-  range.begin = tensor.shape("begin");
-  range.whole = tensor.shape("whole");
+  range.begin = tensor.numbers("begin");
+  range.whole = tensor.numbers("whole");
   bool fits = range.begin.size() == size.size() && range.whole.size() == size.size();
   for (std::size_t dim = 0; fits && dim < size.size(); ++dim) {
     fits = range.begin[dim] <= range.whole[dim] && size[dim] <= range.whole[dim] - range.begin[dim];
@@ -144,6 +157,12 @@ Manifest manifest_of(const JsonFields& fields) {
                        .vocab_size = progress.number("vocab_size")};
   // Text has no identity, nor had manifests of earlier versions.
   if (progress.has("data")) manifest.progress.data = progress.texts("data");
+  // Without a guard for spikes there are neither.
+  if (progress.has("skipped")) manifest.progress.skipped = progress.numbers("skipped");
+  if (progress.has("recent_losses")) {
+    manifest.progress.recent = {.losses = progress.reals("recent_losses"),
+                                .norms = progress.reals("recent_norms")};
+  }
   for (const JsonFields& file : fields.list("files")) {
     manifest.files.push_back({.name = file.file_name("name"),
                               .bytes = file.number("bytes"),
@@ -151,7 +170,7 @@ Manifest manifest_of(const JsonFields& fields) {
                               .front_hash = file.text("front_hash")});
   }
   for (const JsonFields& tensor : fields.list("tensors")) {
-    ManifestTensor read{.info = {.name = tensor.text("name"), .shape = tensor.shape("shape")},
+    ManifestTensor read{.info = {.name = tensor.text("name"), .shape = tensor.numbers("shape")},
                         .file = tensor.file_name("file"),
                         .hash = tensor.text("hash")};
     read.range = range_of(tensor, read.info.shape);

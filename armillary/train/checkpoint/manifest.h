@@ -9,16 +9,19 @@
 
 #include "armillary/io/safetensors.h"
 #include "armillary/model/global_range.h"
+#include "armillary/train/spike_guard.h"
 
 namespace armillary::train {
 
 /// How far a run has come.
 struct RunProgress {
-  std::int64_t step = 0;               ///< Optimizer steps taken; the next one is step + 1.
-  std::int64_t sequences_read = 0;     ///< The next sequence of the data has this number.
-  std::string last_sequence;           ///< hash_of (checkpoint.h) of the sequence before it.
-  std::int64_t vocab_size = 0;         ///< That of the data.
-  std::vector<std::string> data = {};  ///< Data::identity().
+  std::int64_t step = 0;                   ///< Optimizer steps taken; the next one is step + 1.
+  std::int64_t sequences_read = 0;         ///< The next sequence of the data has this number.
+  std::string last_sequence;               ///< hash_of (checkpoint.h) of the sequence before it.
+  std::int64_t vocab_size = 0;             ///< That of the data.
+  std::vector<std::string> data = {};      ///< Data::identity().
+  std::vector<std::int64_t> skipped = {};  ///< Batches that are left out, ascending (BatchOrder).
+  RecentSteps recent = {};                 ///< Of a run with a guard for spikes.
 
   bool operator==(const RunProgress&) const = default;
 };

@@ -47,6 +47,15 @@ TEST(Manifest, KeepsTheIdentityOfTheData) {
   EXPECT_EQ(to_text(some_manifest()).find("\"data\""), std::string::npos);
 }
 
+TEST(Manifest, KeepsWhatTheGuardForSpikesNeeds) {
+  Manifest manifest = some_manifest();
+  manifest.progress.skipped = {3, 17};
+  manifest.progress.recent = {.losses = {0.1 + 0.2, 5}, .norms = {1e-300, 2.5}};
+  EXPECT_EQ(parse_manifest("m", to_text(manifest)).progress, manifest.progress);
+  EXPECT_EQ(to_text(some_manifest()).find("skipped"), std::string::npos);
+  EXPECT_EQ(to_text(some_manifest()).find("recent"), std::string::npos);
+}
+
 TEST(Manifest, EveryShorterTextAndEveryFlippedBitIsRefused) {
   const std::string whole = to_text(some_manifest());
   const auto expect_refused = [](const std::string& text) {
@@ -108,6 +117,9 @@ TEST(Manifest, FieldsOfAnotherKindAreRefused) {
   expect_refused("\"file\":\"part\"", "\"file\":\"other\"", "file");
   expect_refused("\"name\":\"part\"", "\"name\":\"../part\"", "name");
   expect_refused("\"progress\":{", "\"progress\":[],\"x\":{", "step");
+  expect_refused("\"progress\":{", "\"progress\":{\"skipped\":[-1],", "skipped");
+  expect_refused("\"progress\":{", "\"progress\":{\"recent_losses\":[\"a\"],", "recent_losses");
+  expect_refused("\"progress\":{", "\"progress\":{\"recent_losses\":[1],", "recent_norms");
 }
 
 }  // namespace
