@@ -1,4 +1,3 @@
-// The page is put together from its files and the data.
 #include "armillary/lab/report/report.h"
 
 #include <fmt/format.h>
@@ -8,52 +7,6 @@
 #include "armillary/lab/report/page.h"
 
 namespace armillary::report {
-namespace {
-
-/// Replaces the mark, which is in the text once.
-void fill(std::string& text, std::string_view mark, const std::string& value) {
-  const std::size_t at = text.find(mark);
-  ARMILLARY_CHECK(at != std::string::npos);
-  text.replace(at, mark.size(), value);
-}
-
-/// The texts of files, one after the other.
-std::string joined_files(std::span<const std::string_view> files) {
-  std::string all;
-  for (const std::string_view file : files) all += file;
-  return all;
-}
-
-/// JSON that may stand in a script element: no text in it ends the element.
-std::string for_script(const std::string& json) {
-  std::string text;
-  text.reserve(json.size());
-  for (const char c : json) {
-    if (c == '<') {
-      text += "\\u003c";
-    } else {
-      text += c;
-    }
-  }
-  return text;
-}
-
-/// Text between tags.
-std::string for_text(std::string_view plain) {
-  std::string text;
-  for (const char c : plain) {
-    if (c == '<') {
-      text += "&lt;";
-    } else if (c == '&') {
-      text += "&amp;";
-    } else {
-      text += c;
-    }
-  }
-  return text;
-}
-
-}  // namespace
 
 std::string to_html(const Report& report) {
   ARMILLARY_CHECK(!report.passes.empty());
@@ -62,15 +15,11 @@ std::string to_html(const Report& report) {
     fail<InvalidArgument>("report: world {}; at most {} ranks fit into a page", plan.problem.world,
                           kMaxRanks);
   }
-  std::string page(page_html());
-  fill(page, "<!-- title -->",
-       for_text(fmt::format("{} on {} of {}", plan.strategy, count_of(plan.problem.world, "rank"),
-                            report.cluster.name)));
-  // The data comes last: nothing is looked for in it.
-  fill(page, "/* styles */", joined_files(page_styles()));
-  fill(page, "/* scripts */", joined_files(page_scripts()));
-  fill(page, "/* data */", for_script(to_json(report)));
-  return page;
+  return assembled({.html = page_html(),
+                    .scripts = page_scripts(),
+                    .title = fmt::format("{} on {} of {}", plan.strategy,
+                                         count_of(plan.problem.world, "rank"), report.cluster.name),
+                    .data = to_json(report)});
 }
 
 }  // namespace armillary::report
