@@ -23,6 +23,7 @@ void add_report(CLI::App& app, int& exit_code);
 void add_tune(CLI::App& app, int& exit_code);    ///< Without --measure.
 void add_advise(CLI::App& app, int& exit_code);  ///< Without recipes.
 void add_explain(CLI::App& app, int& exit_code);
+void add_runs(CLI::App& app, int& exit_code);
 void add_launch(CLI::App& app, int& exit_code);
 void add_data(CLI::App& app, int& exit_code);
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/checked.h"
@@ -29,6 +30,7 @@
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
 #include "cli/torch/recipe_model.h"
+#include "cli/torch/simulated_step.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -57,10 +59,9 @@ struct RecipeStep {
   cost::StepRates rates;
 };
 
-RecipeStep read_step(const RecipeSimulateFlags& flags) {
+RecipeStep step_of(const RecipeSimulateFlags& flags, train::Recipe of_flags) {
   RecipeStep step;
-  step.recipe = train::load_recipe(flags.recipe);
-  for (const std::string& setting : flags.settings) train::apply_setting(step.recipe, setting);
+  step.recipe = std::move(of_flags);
   train::validate(step.recipe);
   step.cluster = sim::load_cluster(flags.cluster);
   const train::Recipe& recipe = step.recipe;
@@ -83,6 +84,12 @@ RecipeStep read_step(const RecipeSimulateFlags& flags) {
         nearest_divisor(step.cluster.devices_per_node, mesh.tp));
   }
   return step;
+}
+
+RecipeStep read_step(const RecipeSimulateFlags& flags) {
+  train::Recipe recipe = train::load_recipe(flags.recipe);
+  for (const std::string& setting : flags.settings) train::apply_setting(recipe, setting);
+  return step_of(flags, std::move(recipe));
 }
 
 /// The heads of the rank along tp that has most of them.
@@ -148,6 +155,12 @@ plan::step::StepProgram programs_along_tp(const plan::step::StepShape& shape) {
     step.ranks.at(rank) = rank_program(step.tables, step.measures, rank);
   }
   return step;
+}
+
+plan::step::StepProgram programs_of(const RecipeStep& step) {
+  return programs_along_tp(train::step_shape_of(*train::make_model(step.recipe),
+                                                step.recipe.parallelism, step.recipe.training,
+                                                step.recipe.optimizer));
 }
 
 /// The answer: times of the rank that ends last, memory of the one that needs most.
@@ -275,9 +288,7 @@ void print_answer(const RecipeSimulateFlags& flags, const RecipeStep& step,
 void run(const RecipeSimulateFlags& flags) {
   if (!flags.trace.empty()) check_writable("simulate", flags.trace);
   const RecipeStep step = read_step(flags);
-  const plan::step::StepProgram program = programs_along_tp(
-      train::step_shape_of(*train::make_model(step.recipe), step.recipe.parallelism,
-                           step.recipe.training, step.recipe.optimizer));
+  const plan::step::StepProgram program = programs_of(step);
   const StepAnswer answer = simulate_step(flags, step, program);
   if (flags.json) {
     fmt::print("{}\n", to_json(flags, step, program, answer).dump());
@@ -287,6 +298,16 @@ void run(const RecipeSimulateFlags& flags) {
 }
 
 }  // namespace
+
+report::SimulatedStep simulated_step(const train::Recipe& recipe) {
+  const RecipeSimulateFlags flags{.recipe = "metrics.cluster", .cluster = recipe.metrics.cluster};
+  const RecipeStep step = step_of(flags, recipe);
+  const StepAnswer answer = simulate_step(flags, step, programs_of(step));
+  return {.cluster = step.cluster.name,
+          .step_s = answer.timeline.end_s,
+          .exposed_s = answer.timeline.exposed_s[0] + answer.timeline.exposed_s[1],
+          .tokens_per_s = answer.tokens_per_s};
+}
 
 void add_recipe_simulate(CLI::App& app, int& exit_code) {
   const auto flags = std::make_shared<RecipeSimulateFlags>();

@@ -3,7 +3,9 @@
 // each then reads and checks everything, and rank 0 alone prints and writes the run folder.
 #include <fmt/format.h>
 
+#include <cstdint>
 #include <cstdio>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -21,13 +23,13 @@
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/load_data.h"
-#include "armillary/train/metrics_writer.h"
 #include "armillary/train/trainer.h"
 #include "armillary/train/whole_sequences.h"
 #include "cli/mesh_settings.h"
 #include "cli/stop_signals.h"
 #include "cli/torch/engine.h"
 #include "cli/torch/recipe_model.h"
+#include "cli/torch/run_watch.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -45,8 +47,9 @@ Examples:
   armillary train my.toml --set checkpoint.enable=true --set checkpoint.interval=100
   armillary train my.toml --set checkpoint.enable=true --resume
 
-The run folder (job.dump_folder) gets recipe.toml, metrics.jsonl, flight/, the last ops of each rank
-(`armillary explain FOLDER` says who waited for whom), and with checkpoint.enable checkpoints.
+The run folder (job.dump_folder) gets recipe.toml, metrics.jsonl, run.html, a page with its curves that grows in a
+browser, flight/, the last ops of each rank (`armillary explain FOLDER` says who waited for whom), with checkpoint.enable
+checkpoints, and with metrics.enable_tensorboard event files. `armillary runs` compares folders.
 SIGTERM or Ctrl-C ends the run after its step, with a checkpoint; a second one ends it at once.
 Exit code: 0 done or stopped by a signal, 1 the run failed, 2 bad input, 130 or 143 a second signal.)";
 
@@ -137,39 +140,52 @@ std::unique_ptr<train::Data> data_of(const train::Recipe& recipe, bool dry_run) 
   return train::load_data(training);
 }
 
+/// The data of a run; those of validation are null without it.
+struct RunData {
+  std::unique_ptr<train::Data> training;
+  std::unique_ptr<train::Data> validation = {};
+};
+
 /// The run on the chosen engine. Its folder is written from on_start on, by rank 0.
-void run_steps(const TrainArguments& arguments, const train::Recipe& recipe,
-               const train::Data& data, const launch::EngineChoice& choice,
-               const std::string& summary) {
-  std::optional<train::MetricsWriter> metrics_writer;
+void run_steps(const TrainArguments& arguments, const train::Recipe& recipe, const RunData& data,
+               const launch::EngineChoice& choice, const std::string& summary) {
+  RunWatch watch(recipe, arguments.json);
+  bool is_described = false;
   const auto on_start = [&](std::int64_t steps) {
     launch::tell_run_folder(recipe.job.dump_folder);  // First: opening files may fail.
-    metrics_writer.emplace(train::MetricsOutput{.folder = recipe.job.dump_folder,
-                                                .recipe = train::print_recipe(recipe),
-                                                .steps = recipe.training.steps,
-                                                .log_freq = recipe.metrics.log_freq,
-                                                .json = arguments.json,
-                                                .steps_before = steps});
-    // `export` puts the tokenizer beside the parameters again.
-    if (!arguments.init_from.empty()) {
+    watch.start(steps);
+    // `export` puts the tokenizer beside the parameters again. A rollback has it there.
+    if (!arguments.init_from.empty() && steps == 0) {
       train::copy_tokenizer(arguments.init_from, train::tokenizer_folder(recipe.job.dump_folder));
     }
+    if (std::exchange(is_described, true)) return;  // A rollback starts again.
     if (!arguments.json) return print(summary);
     for (const std::string& line : train::settings_without_effect(recipe)) print_notice(line, true);
   };
-  const train::TrainResult result = train::train(
-      recipe, data,
-      {.on_step = [&](const train::StepMetrics& metrics) { metrics_writer->write(metrics); },
-       .on_start = on_start,
-       .on_notice = [&](const std::string& line) { print_notice(line, arguments.json); },
-       .stop_requested = &StopSignals::stop_requested,
-       .resume = arguments.resume,
-       .run_folder = recipe.job.dump_folder,
-       .init_from = arguments.init_from},
-      [&](int world, double timeout_s, const std::function<void(comm::Communicator&)>& body) {
-        run_ranks_on(choice, world, timeout_s, body);
-      });
-  metrics_writer.reset();  // the progress bar ends
+  const auto on_notice = [&](const std::string& line) {
+    print_notice(line, arguments.json);
+    watch.note(line);
+  };
+  train::TrainResult result;
+  try {
+    result = train::train(
+        recipe, *data.training,
+        {.on_step = [&](const train::StepMetrics& metrics) { watch.step(metrics); },
+         .on_start = on_start,
+         .on_notice = on_notice,
+         .stop_requested = &StopSignals::stop_requested,
+         .resume = arguments.resume,
+         .run_folder = recipe.job.dump_folder,
+         .init_from = arguments.init_from,
+         .validation = data.validation.get()},
+        [&](int world, double timeout_s, const std::function<void(comm::Communicator&)>& body) {
+          run_ranks_on(choice, world, timeout_s, body);
+        });
+  } catch (const std::exception& error) {
+    watch.fail_with(error);
+    throw;
+  }
+  watch.end(result.stopped ? report::RunState::Stopped : report::RunState::Done);
   if (result.stopped) print_notice(describe_stop(recipe, result), arguments.json);
 }
 
@@ -195,8 +211,8 @@ void run_train(const TrainArguments& arguments) {
           : fmt::format("a mesh of dp {} x cp {} x tp {}", mesh.dp, mesh.cp, mesh.tp);
   const launch::EngineChoice choice = choose_engine(arguments.engine, {world, where});
   // The estimate, which needs the documents for their masks.
-  const std::unique_ptr<train::Data> data = data_of(recipe, arguments.dry_run);
-  const train::Estimate estimate = train::estimate(recipe, *data);
+  RunData data{.training = data_of(recipe, arguments.dry_run)};
+  const train::Estimate estimate = train::estimate(recipe, *data.training);
   const std::string summary = arguments.json ? train::to_json(recipe, estimate).dump() + '\n'
                                              : train::describe(recipe, estimate);
   if (arguments.dry_run) {
@@ -204,8 +220,9 @@ void run_train(const TrainArguments& arguments) {
     return;
   }
   require_memory(estimate, choice.local_world(world));
+  data.validation = train::load_validation_data(recipe.training);
   return_large_blocks();
-  run_steps(arguments, recipe, *data, choice, summary);
+  run_steps(arguments, recipe, data, choice, summary);
 }
 
 }  // namespace

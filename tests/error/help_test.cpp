@@ -22,12 +22,12 @@ using testing::HasSubstr;
 
 TEST(Help, EveryVerbHasExamples) {
   for (const std::string verb :
-       {"plan", "verify", "simulate", "tune", "advise", "report", "explain", "data", "train",
-        "eval", "export", "check", "calibrate", "doctor"}) {
+       {"plan", "verify", "simulate", "tune", "advise", "report", "explain", "runs", "data",
+        "train", "eval", "export", "check", "calibrate", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
       if (verb != "plan" && verb != "verify" && verb != "simulate" && verb != "tune" &&
-          verb != "advise" && verb != "report" && verb != "explain" && verb != "data" &&
-          !has_torch())
+          verb != "advise" && verb != "report" && verb != "explain" && verb != "runs" &&
+          verb != "data" && !has_torch())
         continue;
       const ProgramRun result = run({verb, flag});
       EXPECT_EQ(result.code, 0) << verb;
@@ -138,8 +138,8 @@ TEST(Plan, PrintsAGrid) {
 
 TEST(VerbError, VerbsThatDoNotExist) {
   const std::string required =
-      "plan, verify, simulate, tune, advise, report, explain, launch, data, train, eval, export, "
-      "check, bench, calibrate or doctor is required";
+      "plan, verify, simulate, tune, advise, report, explain, runs, launch, data, train, eval, "
+      "export, check, bench, calibrate or doctor is required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
@@ -147,7 +147,7 @@ TEST(VerbError, VerbsThatDoNotExist) {
   expect_error({""}, Eq("unknown verb ''; " + required));
   expect_error({"--world", "4"},
                Eq("flag '--world' before the verb; plan, verify, simulate, "
-                  "tune, advise, report, explain, launch, data, "
+                  "tune, advise, report, explain, runs, launch, data, "
                   "train, eval, export, check, bench, calibrate or doctor is required first, or "
                   "--help"));
   expect_error({"sweep", "--cluster", "c6"},
@@ -264,6 +264,7 @@ TEST(Errors, LongTextsAreCutWhereverTheyAreEchoed) {
       {"simulate", "--rows", folder.path("none") + text},
       {"explain", text},
       {"explain", folder.path("run"), "--trace", text},
+      {"runs", text},
       {"launch", "-n", text, "--", "train"},
       {"launch", "-n", "2", "--", text},
       {"launch", "-n", "2", "--engine", text, "--", "train"},

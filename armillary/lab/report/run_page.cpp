@@ -66,8 +66,8 @@ void RunPage::thin_out() {
   stride_ *= 2;
 }
 
-void RunPage::note(std::string text) {
-  notices_.emplace_back(lines_.empty() ? 0 : lines_.back().step, std::move(text));
+void RunPage::note(std::int64_t step, std::string text) {
+  notices_.emplace_back(step, std::move(text));
 }
 
 nlohmann::ordered_json RunPage::series() const {

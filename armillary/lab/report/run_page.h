@@ -49,8 +49,8 @@ class RunPage {
 
   /// A line of metrics.jsonl, in the order of steps. Numbers that are not there are left out.
   void add(const nlohmann::json& line);
-  /// A line for the reader.
-  void note(std::string text);
+  /// A line for the reader, told after a step.
+  void note(std::int64_t step, std::string text);
 
   /// The page. `reason` says why the run failed. Its data are one JSON object: name, model, mesh,
   /// ranks, steps, state, reason, written_s (since 1970), reload_s (0: the run is over), simulated

@@ -33,7 +33,7 @@ TEST(RunPage, HasTheLinesOfItsRun) {
                 .steps = 10,
                 .simulated = SimulatedStep{.cluster = "c6", .step_s = 0.25}});
   page.add(line_of(1, 5));
-  page.note("rollback");
+  page.note(1, "rollback");
   nlohmann::json second = line_of(2, 4);
   second["validation_loss"] = 4.5;
   second.erase("exposed_s");
@@ -83,7 +83,7 @@ TEST(RunPage, KeepsTheSpikesOfALongRun) {
 
 TEST(RunPage, TextsOfUsersEndNothing) {
   RunPage page({.name = "</title><script>/* data */", .model = "</script>"});
-  page.note("<!-- title --> /* scripts */");
+  page.note(0, "<!-- title --> /* scripts */");
   const std::string html = page.html(RunState::Done);
   EXPECT_THAT(html, HasSubstr("<title>&lt;/title>&lt;script>/* data */</title>"));
   const nlohmann::json data = data_of(html);
