@@ -416,6 +416,15 @@ mixed_precision_reduce = "bfloat16"
 loss_chunk_tokens = 13
 seed = 14
 check_replicas = 30
+validation_path = "validation"
+validation_interval = 32
+validation_sequences = 33
+spike_guard = "stop"
+spike_loss_factor = 34
+spike_norm_factor = 35
+spike_window = 36
+spike_skip = "none"
+spike_rollbacks = 37
 [activation_checkpoint]
 mode = "full"
 [optimizer]
@@ -448,6 +457,9 @@ wire = "input"
 train_timeout_seconds = 25
 [metrics]
 log_freq = 26
+enable_tensorboard = true
+save_tb_folder = "tb"
+cluster = "c6"
 )",
                                 "r.toml");
   const auto is = [](const auto& value, const auto& expected, const char* key) {
@@ -477,6 +489,15 @@ log_freq = 26
   is(r.training.loss_chunk_tokens, 13, "loss_chunk_tokens");
   is(r.training.seed, 14, "seed");
   is(r.training.check_replicas, 30, "check_replicas");
+  is(r.training.validation_path, "validation", "validation_path");
+  is(r.training.validation_interval, 32, "validation_interval");
+  is(r.training.validation_sequences, 33, "validation_sequences");
+  is(r.training.spike_guard, "stop", "spike_guard");
+  is(r.training.spike_loss_factor, 34, "spike_loss_factor");
+  is(r.training.spike_norm_factor, 35, "spike_norm_factor");
+  is(r.training.spike_window, 36, "spike_window");
+  is(r.training.spike_skip, "none", "spike_skip");
+  is(r.training.spike_rollbacks, 37, "spike_rollbacks");
   is(r.activation_checkpoint.mode, "full", "mode");
   is(r.optimizer.lr, 15, "lr");
   is(r.optimizer.beta1, 0.16, "beta1");
@@ -502,6 +523,9 @@ log_freq = 26
   is(r.parallelism.transfer_dtype, "input", "wire");
   is(r.comm.train_timeout_seconds, 25, "train_timeout_seconds");
   is(r.metrics.log_freq, 26, "log_freq");
+  is(r.metrics.enable_tensorboard, true, "enable_tensorboard");
+  is(r.metrics.save_tb_folder, "tb", "save_tb_folder");
+  is(r.metrics.cluster, "c6", "cluster");
 }
 
 /// Values at the ends of all ranges.
@@ -532,6 +556,13 @@ TEST(Recipe, EdgesAreLegalAndWhatLiesBeyondIsRefused) {
         RangeEnd{"training.max_norm", "inf", "0"},
         RangeEnd{"training.seed", "0", "-1"},
         RangeEnd{"training.check_replicas", "0", "-1"},
+        RangeEnd{"training.validation_interval", "0", "-1"},
+        RangeEnd{"training.validation_sequences", "0", "-1"},
+        RangeEnd{"training.spike_loss_factor", "inf", "1"},
+        RangeEnd{"training.spike_norm_factor", "1.000001", "1.0"},
+        RangeEnd{"training.spike_window", "1", "0"},
+        RangeEnd{"training.spike_window", "10000", "10001"},
+        RangeEnd{"training.spike_rollbacks", "0", "-1"},
         RangeEnd{"training.loss_chunk_tokens", "1", "0"},
         RangeEnd{"optimizer.lr", "1e-300", "0"},
         RangeEnd{"optimizer.beta1", "0", "-1e-9"},
@@ -561,6 +592,13 @@ TEST(Recipe, EdgesAreLegalAndWhatLiesBeyondIsRefused) {
 TEST(Recipe, ValidateRefusesOddWidthsAndNoFolder) {
   expect_invalid("model.dim=129", "model.dim 129; an even number is required", "nearest: 130");
   expect_invalid("job.dump_folder=", "job.dump_folder is empty; a folder is required");
+  expect_invalid("training.spike_guard=rollback", "checkpoint.enable = false",
+                 "nearest: training.spike_guard = stop");
+  Recipe events = with("metrics.enable_tensorboard=true");
+  EXPECT_NO_THROW(validate(events));
+  events.metrics.save_tb_folder = "";
+  EXPECT_THAT([&] { validate(events); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("metrics.save_tb_folder is empty")));
 }
 
 TEST(Recipe, SettingsAreUtf8) {
