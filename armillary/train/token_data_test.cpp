@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "armillary/core/error.h"
 #include "armillary/text/corpus/prepare.h"
@@ -112,6 +113,23 @@ TEST_F(TokenFolder, ARecipeNamesIt) {
   training.seq_len = 2;
   EXPECT_EQ(load_data(training)->vocab_size(), 257);
   EXPECT_TRUE(load_data(training)->identity().empty());
+}
+
+// Of a folder that is named the validation part, of text all of it.
+TEST_F(TokenFolder, ValidationDataAreAPartOrText) {
+  TrainingOptions training;
+  training.dataset_path = prepare("abcdef", 6, corpus::PackingKind::BestFit);
+  training.seq_len = 6;
+  EXPECT_EQ(load_validation_data(training), nullptr);
+  training.validation_interval = 5;
+  EXPECT_THAT([&] { load_validation_data(training); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("prepare it with --validation")));
+  training.validation_path = (root_ / "one.txt").string();
+  training.seq_len = 3;
+  EXPECT_EQ(load_validation_data(training)->vocab_size(), 257);
+  training.dataset_path = std::exchange(training.validation_path, "");
+  EXPECT_THAT([&] { load_validation_data(training); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("training.validation_path is required")));
 }
 
 }  // namespace

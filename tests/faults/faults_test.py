@@ -212,7 +212,8 @@ def test_a_second_run_in_one_folder_is_refused_and_the_first_goes_on(tmp_path, e
     # The lock of a run that was killed is free.
     command = [str(runs.PROGRAM), *runs.train(tmp_path, 2, 20, training__steps=2)]
     subprocess.run(command, check=True, capture_output=True, timeout=runs.LIMIT_S)
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {"flight", "metrics.jsonl", "recipe.toml"}
+    expected = {"flight", "metrics.jsonl", "recipe.toml", "run.html"}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == expected
 
 
 def by_hand(engine, variants, env=None):
