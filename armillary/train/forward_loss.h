@@ -31,7 +31,7 @@ struct LossParts {
   const comm::Mesh& mesh;
   model::Model& model;
   Store& store;
-  const Recipe& recipe;                   ///< Of one sequence in a pass (eval_recipe).
+  const Recipe& recipe;                   ///< One sequence in a pass (eval_recipe).
   const cost::ModelAttention& attention;  ///< With the heads of this rank along tp.
   const std::string& strategy;
   const std::shared_ptr<model::TensorParallel>& tensor_parallel;  ///< Null: tp is 1.

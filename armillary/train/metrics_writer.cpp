@@ -131,8 +131,8 @@ MetricsWriter::MetricsWriter(const MetricsOutput& output)
     events_.emplace(output.folder + "/" + output.event_folder, output.steps_before);
   }
   if (!on_line_) return;
-  const std::string kept = lines_until(metrics_path(output), output.steps_before);
-  for (const std::string_view line : split(kept, '\n')) {
+  const std::string lines_before = lines_until(metrics_path(output), output.steps_before);
+  for (const std::string_view line : split(lines_before, '\n')) {
     if (!line.empty()) on_line_(read_json_text(line).value);
   }
 }

@@ -9,7 +9,7 @@
 namespace armillary::train {
 namespace {
 
-/// Of an even number, the lower of the two in the middle.
+/// The lower of the two in the middle of an even number.
 double median_of(std::vector<double> values) {
   const auto middle = values.begin() + (static_cast<std::ptrdiff_t>(values.size()) - 1) / 2;
   std::ranges::nth_element(values, middle);

@@ -115,7 +115,7 @@ TEST_F(TokenFolder, ARecipeNamesIt) {
   EXPECT_TRUE(load_data(training)->identity().empty());
 }
 
-// Of a folder that is named the validation part, of text all of it.
+// The validation part of a folder, and all of a text.
 TEST_F(TokenFolder, ValidationDataAreAPartOrText) {
   TrainingOptions training;
   training.dataset_path = prepare("abcdef", 6, corpus::PackingKind::BestFit);

@@ -135,7 +135,7 @@ TEST(TrainSpikes, ARollbackWorksOnEveryMeshAndStage) {
   }
 }
 
-// What was left out, and the steps of the median, are in the checkpoint.
+// Batches that were left out, and the steps of the median, are in the checkpoint.
 TEST(TrainSpikes, ARunThatResumesKnowsWhatWasLeftOutAndTheMedian) {
   const ScratchFolder folder;
   const PackedText text = words(small_recipe().training.seq_len);

@@ -1,3 +1,5 @@
+// The page is written at the start, every few seconds and at the end; lines and events are written
+// by train/metrics_writer.h, which hands its lines to the page too.
 #include "cli/torch/run_watch.h"
 
 #include <fmt/format.h>

@@ -94,7 +94,7 @@ def test_a_run_killed_at_random_moments_has_the_curve_of_one_never_killed(tmp_pa
     output_of(command(tmp_path / "killed", *resume, steps=steps))
     assert curve(tmp_path / "killed") == curve(tmp_path / "whole")
     left = {path.name for path in (tmp_path / "killed").iterdir()}
-    assert left == {"checkpoints", "flight", "metrics.jsonl", "recipe.toml"}
+    assert left == {"checkpoints", "flight", "metrics.jsonl", "recipe.toml", "run.html"}
 
 
 def test_metrics_of_a_resumed_run_are_continued(trained, tmp_path):

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.skipif(not runs.PROGRAM.is_file(), reason=f"[SKIP] {run
 
 
 def text_with_a_spike(folder):
-    """Documents of two letters, and one of bytes that no other has, which fills some of the sequences of an epoch;
-    a run reads all of them."""
+    """Documents of two letters, and one of bytes that no other has, in some sequences of an epoch.
+    A run reads all of them."""
     text = folder / "text"
     text.mkdir()
     moments = random.Random(5)

@@ -41,8 +41,8 @@ def folder(tmp_path_factory):
 
 def data_of(page):
     text = page.read_text(encoding="utf-8")
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
-    return json.loads(found.group(1))
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
+    return json.loads(match.group(1))
 
 
 def lines_of(folder):
@@ -70,12 +70,13 @@ def test_page_is_whole_and_has_the_lines_of_the_run(folder):
 def test_draws_every_curve(folder, mark):
     """Each canvas has ink: its data URL is not that of an empty one of its size."""
     script = """
-    const blank = [...document.querySelectorAll("canvas")].filter((canvas) => {
+    const all = [...document.querySelectorAll("canvas")];
+    const blank = all.filter((canvas) => {
       const empty = document.createElement("canvas");
       [empty.width, empty.height] = [canvas.width, canvas.height];
       return canvas.toDataURL() === empty.toDataURL();
     });
-    document.getElementById("title").textContent = `${document.querySelectorAll("canvas").length} ${blank.length}`;
+    document.getElementById("title").textContent = `${all.length} ${blank.length}`;
     """
     dom, complaints = document(folder / "run.html", mark=mark, script=script)
     assert not complaints

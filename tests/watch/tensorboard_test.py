@@ -63,8 +63,8 @@ def test_tensorboard_reads_the_numbers_of_the_lines(run):
         expected = [(line["step"], line[key]) for line in lines if key in line]
         read = [(event.step, event.value) for event in events.Scalars(key)]
         assert [step for step, _ in read] == [step for step, _ in expected], key
-        for (step, value), (_, wanted) in zip(read, expected, strict=True):
-            assert value == pytest.approx(wanted, rel=1e-6), (key, step)
+        for (step, value), (_, number) in zip(read, expected, strict=True):
+            assert value == pytest.approx(number, rel=1e-6), (key, step)
 
 
 def crc32c(data):

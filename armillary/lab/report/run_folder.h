@@ -17,8 +17,8 @@ struct RunSummary {
   std::string model;  ///< model.name of its recipe.
   MeshShape mesh;
   std::int64_t zero = 0;
-  std::int64_t steps = 0;  ///< Of the whole run, training.steps.
-  std::int64_t step = 0;   ///< Of the last line; 0: there is none.
+  std::int64_t steps = 0;  ///< Length of the whole run, training.steps.
+  std::int64_t step = 0;   ///< That of the last line; 0: there is none.
   std::optional<double> loss = {};
   std::optional<double> validation_loss = {};  ///< The last one.
   /// The median of all lines but the first, whose step takes longer, of all ranks.

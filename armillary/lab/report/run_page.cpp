@@ -1,3 +1,5 @@
+// The lines of a page are kept as numbers. Its data are made of all of them each time: a page of
+// 4,000 lines is half a megabyte, every few seconds.
 #include "armillary/lab/report/run_page.h"
 
 #include <algorithm>
@@ -37,14 +39,14 @@ RunPage::RunPage(RunFacts facts) : facts_(std::move(facts)) {}
 
 void RunPage::add(const nlohmann::json& line) {
   if (!line.is_object() || !line.contains("step") || !line.at("step").is_number_integer()) return;
-  const Line read{.step = line.at("step").get<std::int64_t>(),
-                  .loss = number_of(line, "loss"),
-                  .grad_norm = number_of(line, "grad_norm"),
-                  .lr = number_of(line, "lr"),
-                  .tps = number_of(line, "tps"),
-                  .memory_bytes = number_of(line, "memory_bytes"),
-                  .step_s = number_of(line, "step_s"),
-                  .exposed_s = number_of(line, "exposed_s")};
+  const PageLine read{.step = line.at("step").get<std::int64_t>(),
+                      .loss = number_of(line, "loss"),
+                      .grad_norm = number_of(line, "grad_norm"),
+                      .lr = number_of(line, "lr"),
+                      .tps = number_of(line, "tps"),
+                      .memory_bytes = number_of(line, "memory_bytes"),
+                      .step_s = number_of(line, "step_s"),
+                      .exposed_s = number_of(line, "exposed_s")};
   if (line.contains("validation_loss")) {
     validation_.emplace_back(read.step, number_of(line, "validation_loss"));
   }
@@ -58,8 +60,8 @@ void RunPage::add(const nlohmann::json& line) {
 
 void RunPage::thin_out() {
   for (std::size_t i = 0; 2 * i + 1 < lines_.size(); ++i) {
-    const Line& first = lines_[2 * i];
-    const Line& second = lines_[2 * i + 1];
+    const PageLine& first = lines_[2 * i];
+    const PageLine& second = lines_[2 * i + 1];
     lines_[i] = first.loss > second.loss ? first : second;
   }
   lines_.resize(lines_.size() / 2);
@@ -74,18 +76,18 @@ nlohmann::ordered_json RunPage::series() const {
   nlohmann::ordered_json series;
   const auto list = [&](const char* key, const auto& number) {
     nlohmann::ordered_json values = nlohmann::ordered_json::array();
-    for (const Line& line : lines_) values.push_back(number(line));
+    for (const PageLine& line : lines_) values.push_back(number(line));
     series[key] = std::move(values);
   };
   const double ranks = facts_.ranks;
-  list("step", [](const Line& line) { return line.step; });
-  list("loss", [](const Line& line) { return line.loss; });
-  list("grad_norm", [](const Line& line) { return line.grad_norm; });
-  list("lr", [](const Line& line) { return line.lr; });
-  list("tokens_per_s", [&](const Line& line) { return ranks * line.tps; });
-  list("memory_bytes", [](const Line& line) { return line.memory_bytes; });
-  list("step_s", [](const Line& line) { return line.step_s; });
-  list("exposed_s", [](const Line& line) { return line.exposed_s; });
+  list("step", [](const PageLine& line) { return line.step; });
+  list("loss", [](const PageLine& line) { return line.loss; });
+  list("grad_norm", [](const PageLine& line) { return line.grad_norm; });
+  list("lr", [](const PageLine& line) { return line.lr; });
+  list("tokens_per_s", [&](const PageLine& line) { return ranks * line.tps; });
+  list("memory_bytes", [](const PageLine& line) { return line.memory_bytes; });
+  list("step_s", [](const PageLine& line) { return line.step_s; });
+  list("exposed_s", [](const PageLine& line) { return line.exposed_s; });
   return series;
 }
 

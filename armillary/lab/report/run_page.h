@@ -22,7 +22,7 @@ struct SimulatedStep {
   std::string cluster;
   double step_s = 0;
   double exposed_s = 0;  ///< Gathers of parameters and sums of gradients, as StepMetrics has them.
-  double tokens_per_s = 0;  ///< Of all ranks.
+  double tokens_per_s = 0;  ///< Those of all ranks.
 };
 
 /// The facts of a run that no line of metrics has.
@@ -31,7 +31,7 @@ struct RunFacts {
   std::string model;
   std::string mesh;
   int ranks = 1;
-  std::int64_t steps = 1;  ///< Of the whole run.
+  std::int64_t steps = 1;  ///< Length of the whole run.
   std::optional<SimulatedStep> simulated = {};
 };
 
@@ -58,7 +58,7 @@ class RunPage {
   std::string html(RunState state, std::string_view reason = {}) const;
 
  private:
-  struct Line {
+  struct PageLine {
     std::int64_t step = 0;
     // NaN: not there.
     double loss = 0;
@@ -74,7 +74,7 @@ class RunPage {
   nlohmann::ordered_json series() const;
 
   RunFacts facts_;
-  std::vector<Line> lines_;
+  std::vector<PageLine> lines_;
   std::int64_t added_ = 0;   ///< Lines so far.
   std::int64_t stride_ = 1;  ///< Lines of the run that one of `lines_` stands for.
   std::vector<std::pair<std::int64_t, double>> validation_;

@@ -21,7 +21,7 @@ struct RunProgress {
   std::int64_t vocab_size = 0;             ///< That of the data.
   std::vector<std::string> data = {};      ///< Data::identity().
   std::vector<std::int64_t> skipped = {};  ///< Batches that are left out, ascending (BatchOrder).
-  RecentSteps recent = {};                 ///< Of a run with a guard for spikes.
+  RecentSteps recent = {};                 ///< Nothing without a guard for spikes.
 
   bool operator==(const RunProgress&) const = default;
 };
