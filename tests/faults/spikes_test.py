@@ -37,6 +37,7 @@ def guarded(folder, guard, **keys):
         DEADLINE_S,
         **{
             "training__dataset_path": text_with_a_spike(folder),
+            "training__dataset_extensions": ".txt",
             "training__seq_len": SEQ_LEN,
             "training__steps": STEPS,
             "training__spike_guard": guard,

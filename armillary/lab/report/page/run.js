@@ -5,7 +5,8 @@ const SERIES = DATA.series;
 
 const shortText = (value) => `${Number(value.toPrecision(4))}`;
 const secondsText = (value) => (value >= 0.1 || value === 0 ? `${shortText(value)} s` : `${shortText(value * 1e3)} ms`);
-const giText = (value) => `${(value / 2 ** 30).toFixed(2)} GiB`;
+const giText = (value) => `${value.toFixed(2)} GiB`;
+const toGi = (bytes) => (bytes === null ? null : bytes / 2 ** 30);
 const countText = (value) => Math.round(value).toLocaleString("en");
 
 const measured = (name, values, colour = "attend") => ({ name, colour, steps: SERIES.step, values });
@@ -26,7 +27,7 @@ const CHARTS = [
   { id: "step", zero: true, text: secondsText, lines: [measured("measured", SERIES.step_s), simulated("step_s")] },
   { id: "exposed", zero: true, text: secondsText, lines: [measured("measured", SERIES.exposed_s), simulated("exposed_s")] },
   { id: "tokens", zero: true, text: countText, lines: [measured("measured", SERIES.tokens_per_s), simulated("tokens_per_s")] },
-  { id: "memory", zero: true, text: giText, lines: [measured("memory", SERIES.memory_bytes)] },
+  { id: "memory", zero: true, text: giText, lines: [measured("memory", SERIES.memory_bytes.map(toGi))] },
 ];
 
 const last = (values) => (values.length > 0 ? values[values.length - 1] : null);
@@ -54,7 +55,7 @@ function drawHead() {
   add("loss", last(SERIES.loss), shortText);
   add("validation loss", last(DATA.validation.loss), shortText);
   add("tokens/s", last(SERIES.tokens_per_s), countText);
-  add("memory", last(SERIES.memory_bytes), giText);
+  add("memory", toGi(last(SERIES.memory_bytes)), giText);
   if (DATA.simulated) facts.push(["simulated on", DATA.simulated.cluster]);
   document.getElementById("facts").replaceChildren(...facts.map(([name, value]) => fact(name, value)));
 }
