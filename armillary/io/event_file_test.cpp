@@ -34,7 +34,7 @@ TEST(Crc32c, IsThatOfRfc3720) {
   EXPECT_EQ(crc32c(ascending), 0x46DD794EU);
 }
 
-std::uint64_t number_at(const std::string& bytes, std::size_t at, int size) {
+std::uint64_t little_endian_at(const std::string& bytes, std::size_t at, int size) {
   std::uint64_t number = 0;
   for (int i = 0; i < size; ++i) {
     number |= std::uint64_t{static_cast<unsigned char>(bytes.at(at + i))} << (8 * i);
@@ -50,10 +50,10 @@ std::uint32_t masked_crc(const std::string& bytes) {
 TEST(EventRecord, IsLengthEventAndTheirChecksums) {
   const std::string record = event_record("abc");
   ASSERT_EQ(record.size(), 8U + 4 + 3 + 4);
-  EXPECT_EQ(number_at(record, 0, 8), 3U);
-  EXPECT_EQ(number_at(record, 8, 4), masked_crc(record.substr(0, 8)));
+  EXPECT_EQ(little_endian_at(record, 0, 8), 3U);
+  EXPECT_EQ(little_endian_at(record, 8, 4), masked_crc(record.substr(0, 8)));
   EXPECT_EQ(record.substr(12, 3), "abc");
-  EXPECT_EQ(number_at(record, 15, 4), masked_crc("abc"));
+  EXPECT_EQ(little_endian_at(record, 15, 4), masked_crc("abc"));
 }
 
 /// A field of a protocol buffer: a number, or bytes.
@@ -86,7 +86,7 @@ std::vector<Field> fields_of(const std::string& message) {
       at += size;
     } else {
       const int size = fixed == 1 ? 8 : 4;
-      field.value = number_at(message, at, size);
+      field.value = little_endian_at(message, at, size);
       at += static_cast<std::size_t>(size);
     }
     fields.push_back(field);
@@ -100,7 +100,7 @@ std::vector<std::vector<Field>> events_of(const std::string& path) {
   const std::string bytes{std::istreambuf_iterator<char>(stream), {}};
   std::vector<std::vector<Field>> events;
   for (std::size_t at = 0; at < bytes.size();) {
-    const std::uint64_t size = number_at(bytes, at, 8);
+    const std::uint64_t size = little_endian_at(bytes, at, 8);
     const std::string event = bytes.substr(at + 12, size);
     EXPECT_EQ(bytes.substr(at, size + 16), event_record(event));
     events.push_back(fields_of(event));

@@ -47,7 +47,7 @@ TEST(TrainValidation, LossIsThatOfAnEvaluationOfTheCheckpoint) {
                                      {.shards = 2, .cp = 2, .zero = 3},
                                      {.tp = 2},
                                      {.copies = 2, .zero = 1, .tp = 2}}) {
-    for (const char* recompute : {"none", "full"}) {
+    for (const char* recompute : {"none", "full", "attention_output"}) {
       const ScratchFolder folder;
       Recipe recipe = on(validated_recipe(), degrees);
       recipe.activation_checkpoint.mode = recompute;
