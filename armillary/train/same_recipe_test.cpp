@@ -59,6 +59,7 @@ TEST(SameRecipe, FilesMayLieElsewhere) {
   EXPECT_EQ(refusal([](Recipe& recipe, int rank) {
               recipe.job.dump_folder = std::to_string(rank);
               recipe.training.dataset_path = std::to_string(rank);
+              recipe.training.validation_path = std::to_string(rank);
               recipe.parallelism.proofs = std::to_string(rank);
               recipe.metrics.log_freq = 1 + rank;
             }),

@@ -30,14 +30,28 @@ Lines unchanged() {
 }
 
 TEST(Resumable, KeysOfTheRestOfTheRunMayChange) {
-  for (const char* setting :
-       {"job.dump_folder=x", "metrics.log_freq=3", "checkpoint.interval=3", "training.steps=7",
-        "comm.train_timeout_seconds=1", "parallelism.context_parallel_degree=3", "optimizer.lr=1",
-        "parallelism.strategy=ulysses", "parallelism.layout=striped", "lr_scheduler.warmup_steps=1",
-        "parallelism.threads_per_rank=2", "training.dataset_path=x", "training.loss_chunk_tokens=3",
-        "training.local_batch_size=2", "activation_checkpoint.mode=full",
-        "parallelism.data_parallel_shard_degree=2", "parallelism.zero=3",
-        "training.mixed_precision_reduce=bfloat16", "optimizer.state_device=host"}) {
+  for (const char* setting : {"job.dump_folder=x",
+                              "metrics.log_freq=3",
+                              "checkpoint.interval=3",
+                              "training.steps=7",
+                              "comm.train_timeout_seconds=1",
+                              "parallelism.context_parallel_degree=3",
+                              "optimizer.lr=1",
+                              "parallelism.strategy=ulysses",
+                              "parallelism.layout=striped",
+                              "lr_scheduler.warmup_steps=1",
+                              "parallelism.threads_per_rank=2",
+                              "training.dataset_path=x",
+                              "training.loss_chunk_tokens=3",
+                              "training.local_batch_size=2",
+                              "activation_checkpoint.mode=full",
+                              "parallelism.data_parallel_shard_degree=2",
+                              "parallelism.zero=3",
+                              "training.mixed_precision_reduce=bfloat16",
+                              "optimizer.state_device=host",
+                              "training.spike_guard=stop",
+                              "training.spike_window=9",
+                              "training.validation_interval=2"}) {
     EXPECT_NO_THROW(check_resumable(changed(setting), unchanged())) << setting;
   }
 }
