@@ -105,6 +105,35 @@ void check_decay(const LrScheduleOptions& schedule) {
   require("min_lr_factor", schedule.min_lr_factor, usual.min_lr_factor);
 }
 
+/// Sees a setting that does nothing, and where.
+using UnusedSetting = std::function<void(const std::string& setting, std::string_view where)>;
+
+/// Adds those of the guard for spikes and of validation.
+void add_unused_watching(const TrainingOptions& mine, const UnusedSetting& add) {
+  const TrainingOptions usual;
+  const auto compare = [&](const char* key, auto TrainingOptions::*member, std::string_view where) {
+    if (mine.*member != usual.*member) {
+      add(fmt::format("training.{} = {}", key, mine.*member), where);
+    }
+  };
+  if (mine.validation_interval == 0) {
+    const std::string_view where = "validation_interval 0, where nothing is validated";
+    compare("validation_path", &TrainingOptions::validation_path, where);
+    compare("validation_sequences", &TrainingOptions::validation_sequences, where);
+  }
+  if (mine.spike_guard == "none") {
+    const std::string_view where = "spike_guard none, where no step is judged";
+    compare("spike_loss_factor", &TrainingOptions::spike_loss_factor, where);
+    compare("spike_norm_factor", &TrainingOptions::spike_norm_factor, where);
+    compare("spike_window", &TrainingOptions::spike_window, where);
+  }
+  if (mine.spike_guard != "rollback") {
+    const std::string where = "spike_guard " + mine.spike_guard + ", where no run goes back";
+    compare("spike_skip", &TrainingOptions::spike_skip, where);
+    compare("spike_rollbacks", &TrainingOptions::spike_rollbacks, where);
+  }
+}
+
 /// The mask of a pass. Real documents are not known yet; one as long as its sequence is legal in
 /// every mask that is legal with any documents.
 plan::Mask mask_of_pass(const Recipe& recipe) {
@@ -222,6 +251,7 @@ std::vector<std::string> settings_without_effect(const Recipe& recipe) {
   if (interval > 0 && interval != TrainingOptions().check_replicas && mesh_of(mine).ranks() == 1) {
     add(fmt::format("training.check_replicas = {}", interval), "one rank");
   }
+  add_unused_watching(recipe.training, add);
   return lines;
 }
 

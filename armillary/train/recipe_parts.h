@@ -28,7 +28,8 @@ void validate(const Recipe& recipe);
 void validate(const Recipe& recipe, std::int64_t vocab_size);
 
 /// Settings of a legal recipe that do nothing, a line each: an axis of 1 is legal with any
-/// strategy, layout and stage of ZeRO, so that one recipe runs on any mesh.
+/// strategy, layout and stage of ZeRO, so that one recipe runs on any mesh, and no guard for spikes
+/// or validation with any shape of it.
 std::vector<std::string> settings_without_effect(const Recipe& recipe);
 
 /// Checks that the strategy can be made, and solves the attention problem on all ranks along tp.

@@ -332,6 +332,22 @@ TEST(Recipe, SettingsWithoutEffectAreTold) {
   EXPECT_THAT(settings_without_effect(recipe), Contains(HasSubstr("parallelism.zero = 3 ")));
   recipe.parallelism.context_parallel_degree = 2;
   EXPECT_THAT(settings_without_effect(recipe), IsEmpty());
+  recipe.training.validation_path = "held_out";
+  recipe.training.spike_window = 9;
+  recipe.training.spike_skip = "none";
+  EXPECT_THAT(
+      settings_without_effect(recipe),
+      ElementsAre("training.validation_path = held_out has no effect with validation_interval 0, "
+                  "where nothing is validated",
+                  "training.spike_window = 9 has no effect with spike_guard none, where no step is "
+                  "judged",
+                  "training.spike_skip = none has no effect with spike_guard none, where no run "
+                  "goes back"));
+  recipe.training.spike_guard = "stop";
+  recipe.training.validation_interval = 1;
+  EXPECT_THAT(settings_without_effect(recipe), ElementsAre(HasSubstr("training.spike_skip = ")));
+  recipe.training.spike_guard = "rollback";
+  EXPECT_THAT(settings_without_effect(recipe), IsEmpty());
 }
 
 TEST(Recipe, ADecayThatChangesNoRateHasNoOtherKeys) {

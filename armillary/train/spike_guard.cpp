@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <utility>
 
 namespace armillary::train {
@@ -25,9 +26,8 @@ std::string spike_of(const char* name, double value, const std::vector<double>& 
                      value, value / median, median, before.size());
 }
 
-/// Adds the newest, and drops the oldest of more than `most`.
-void add_to(std::vector<double>& values, double value, std::int64_t most) {
-  values.push_back(value);
+/// Drops the oldest of more than `most`.
+void trim(std::vector<double>& values, std::int64_t most) {
   const auto size = static_cast<std::int64_t>(values.size());
   if (size > most) values.erase(values.begin(), values.begin() + (size - most));
 }
@@ -35,7 +35,14 @@ void add_to(std::vector<double>& values, double value, std::int64_t most) {
 }  // namespace
 
 SpikeGuard::SpikeGuard(const TrainingOptions& options, RecentSteps recent) : options_(options) {
-  if (is_on()) recent_ = std::move(recent);
+  if (!is_on()) return;
+  recent_ = std::move(recent);
+  trim_recent();  // The window may have been longer.
+}
+
+void SpikeGuard::trim_recent() {
+  trim(recent_.losses, options_.spike_window);
+  trim(recent_.norms, options_.spike_window);
 }
 
 std::string SpikeGuard::spike(double loss, double grad_norm) const {
@@ -49,8 +56,9 @@ std::string SpikeGuard::spike(double loss, double grad_norm) const {
 
 void SpikeGuard::take(double loss, double grad_norm) {
   if (!is_on()) return;
-  add_to(recent_.losses, loss, options_.spike_window);
-  add_to(recent_.norms, grad_norm, options_.spike_window);
+  recent_.losses.push_back(loss);
+  recent_.norms.push_back(grad_norm);
+  trim_recent();
 }
 
 BatchOrder::BatchOrder(std::vector<std::int64_t> skipped) : skipped_(std::move(skipped)) {}
@@ -65,14 +73,15 @@ std::int64_t BatchOrder::batch_of(std::int64_t step) const {
 }
 
 void BatchOrder::skip(std::int64_t first, std::int64_t last) {
-  for (std::int64_t batch = first; batch <= last; ++batch) skipped_.push_back(batch);
-  std::ranges::sort(skipped_);
-  const auto twice = std::ranges::unique(skipped_);
-  skipped_.erase(twice.begin(), twice.end());
+  BatchOrder more;
+  for (std::int64_t batch = first; batch <= last; ++batch) more.skipped_.push_back(batch);
+  skip(more);
 }
 
 void BatchOrder::skip(const BatchOrder& other) {
-  for (const std::int64_t batch : other.skipped_) skip(batch, batch);
+  std::vector<std::int64_t> all;
+  std::ranges::set_union(skipped_, other.skipped_, std::back_inserter(all));
+  skipped_ = std::move(all);
 }
 
 }  // namespace armillary::train

@@ -35,6 +35,8 @@ class SpikeGuard {
   const RecentSteps& recent() const { return recent_; }
 
  private:
+  void trim_recent();
+
   const TrainingOptions& options_;
   RecentSteps recent_;
 };

@@ -65,6 +65,9 @@ TEST(SpikeGuard, GoesOnFromTheStepsOfACheckpoint) {
   const SpikeGuard resumed(options, whole.recent());
   EXPECT_EQ(resumed.spike(3, 1), whole.spike(3, 1));
   EXPECT_NE(resumed.spike(3, 1), "");
+  TrainingOptions shorter = options;
+  shorter.spike_window = 2;
+  EXPECT_THAT(SpikeGuard(shorter, whole.recent()).recent().norms, ElementsAre(7, 8));
 }
 
 std::vector<std::int64_t> first_batches(const BatchOrder& order) {

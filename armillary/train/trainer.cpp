@@ -211,11 +211,11 @@ StepsTaken take_steps(const RunParts& run, RankTrainer& trainer, std::int64_t be
   return taken;
 }
 
-/// The beginning of a rollback, the one after so many. @throws Error on every rank if there is no
-/// checkpoint to go back to, or too many went before.
-void go_back(const RunParts& run, const StepsTaken& taken, std::int64_t rollbacks,
-             Beginning& from) {
+/// The beginning of another rollback. @throws Error on every rank if there is no checkpoint to go
+/// back to, or too many went before.
+void go_back(const RunParts& run, const StepsTaken& taken, Beginning& from) {
   const TrainingOptions& training = run.recipe.training;
+  const std::int64_t rollbacks = taken.result.rollbacks;
   if (taken.result.checkpoint.empty() && !from.resume) {
     fail<Error>("train: {}; there is no checkpoint yet to go back to: lower checkpoint.interval",
                 taken.spike);
@@ -229,6 +229,32 @@ void go_back(const RunParts& run, const StepsTaken& taken, std::int64_t rollback
   run.tell(fmt::format("train: {}; rollback {} of at most {}, training.spike_skip = {}: batch {}",
                        taken.spike, rollbacks + 1, training.spike_rollbacks, training.spike_skip,
                        from.spike_batch));
+}
+
+/// The parts of a rank's trainer that rollbacks keep.
+struct TrainerParts {
+  const comm::Mesh& mesh;
+  model::Model& model;
+  const ProvedStep& proved;
+};
+
+/// Takes the steps of a run, again from the last checkpoint where one asks for a rollback, with all
+/// that a rank has of the steps before forgotten. Collective.
+TrainResult take_all_steps(const RunParts& run, const TrainerParts& parts) {
+  Beginning from{.resume = run.options.resume};
+  std::string saved;
+  for (std::int64_t rollbacks = 0;; ++rollbacks) {
+    RankTrainer trainer(parts.mesh, parts.model, parts.proved,
+                        {run.data, run.recipe, run.recording});
+    const std::int64_t before = begin(run, trainer, from);
+    StepsTaken taken = take_steps(run, trainer, before);
+    // A stop may come before a checkpoint behind a rollback.
+    if (taken.result.checkpoint.empty()) taken.result.checkpoint = saved;
+    taken.result.rollbacks = rollbacks;
+    if (taken.spike.empty()) return taken.result;
+    go_back(run, taken, from);
+    saved = taken.result.checkpoint;
+  }
 }
 
 /// Refuses validation data that are not there, or not of the model.
@@ -266,6 +292,16 @@ void expect_same_run(comm::Communicator& comm, const Data& data, const Recipe& r
   expect_same_settings(comm, std::move(lines));
 }
 
+/// Refuses data whose first sequence differs between ranks. Collective.
+void expect_same_start(const RunParts& run, const model::Model& model, const Data& data,
+                       const char* what) {
+  std::uint64_t digest = 0;
+  comm::run_together(run.comm, [&] {
+    digest = checked_parts(data, 0, {run.recipe.training.seq_len, model.fields()}).digest;
+  });
+  expect_same_data(run.comm, digest, what);
+}
+
 }  // namespace
 
 TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
@@ -288,16 +324,10 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
       check_validation(options.validation, recipe.training, model);
       model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
     });
-    const auto expect_same = [&](const Data& all, const char* what) {
-      std::uint64_t digest = 0;
-      comm::run_together(comm, [&] {
-        digest = checked_parts(all, 0, {recipe.training.seq_len, model.fields()}).digest;
-      });
-      expect_same_data(comm, digest, what);
-    };
-    expect_same(data, "data");
+    const RunParts run{comm, data, recipe, options, recording};
+    expect_same_start(run, model, data, "data");
     if (recipe.training.validation_interval > 0) {
-      expect_same(*options.validation, "validation data");
+      expect_same_start(run, model, *options.validation, "validation data");
     }
     plan::step::StepShape shape;
     comm::run_together(comm, [&] {
@@ -306,18 +336,7 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
       plan::step::check_shape(shape);
     });
     const ProvedStep proved = proved_step(comm, shape, options.on_program);
-    const RunParts run{comm, data, recipe, options, recording};
-    // Each rollback is a resumption, with all that a rank has of the steps before forgotten.
-    Beginning from{.resume = options.resume};
-    for (std::int64_t rollbacks = 0;; ++rollbacks) {
-      RankTrainer trainer(mesh, model, proved, {data, recipe, recording});
-      const std::int64_t before = begin(run, trainer, from);
-      const StepsTaken taken = take_steps(run, trainer, before);
-      result = taken.result;
-      result.rollbacks = rollbacks;
-      if (taken.spike.empty()) break;
-      go_back(run, taken, rollbacks, from);
-    }
+    result = take_all_steps(run, {mesh, model, proved});
   };
   // A rank that throws, in a callback or for its own data, ends the others with its reason.
   runtime::or_abort(comm, [&] {

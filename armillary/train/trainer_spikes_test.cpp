@@ -81,7 +81,7 @@ void expect_same_steps(const std::vector<StepMetrics>& got, const std::vector<St
 /// The steps of a run whose data lack some batches, without a guard.
 std::vector<StepMetrics> steps_without(Recipe recipe, std::int64_t first, std::int64_t last) {
   recipe.training.spike_guard = "none";
-  recipe.checkpoint.enable = false;
+  recipe.checkpoint = {};
   const PackedText text = words(recipe.training.seq_len);
   return guarded_run(recipe, GappedData(text, kBatch, first, last)).steps;
 }
@@ -165,6 +165,19 @@ TEST(TrainSpikes, ABatchThatIsNotLeftOutEndsTheRunAtLast) {
                   AllOf(HasSubstr("in step 12"),
                         HasSubstr("2 rollbacks went before, training.spike_rollbacks are 2"))));
   EXPECT_EQ(find_checkpoints(checkpoint_folder(recipe)).whole.back().step, kSaved);
+}
+
+TEST(TrainSpikes, AStopBehindARollbackNamesTheCheckpoint) {
+  const ScratchFolder folder;
+  const PackedText text = words(small_recipe().training.seq_len);
+  const SpikyData data(text, kBatch, {kSpike});
+  bool is_back = false;
+  const TrainResult result = train(guarded_recipe(folder, "run"), data,
+                                   {.on_notice = [&](const std::string&) { is_back = true; },
+                                    .stop_requested = [&] { return is_back; }});
+  EXPECT_TRUE(result.stopped);
+  EXPECT_EQ(result.steps, kSaved);
+  EXPECT_THAT(result.checkpoint, HasSubstr("step-000010"));
 }
 
 TEST(TrainSpikes, AStopNamesTheSpikeAndLeavesTheCheckpoint) {
