@@ -145,6 +145,7 @@ TEST_F(EventFileTest, HasAVersionAStartAndTheScalars) {
 
 TEST_F(EventFileTest, EachPartOfARunHasItsOwnBehindThoseBefore) {
   std::vector<std::string> paths;
+  paths.reserve(3);
   for (int i = 0; i < 3; ++i) paths.push_back(EventFile(folder_, i).path());
   EXPECT_TRUE(std::is_sorted(paths.begin(), paths.end()));
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), fs::directory_iterator()), 3);
