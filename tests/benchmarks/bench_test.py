@@ -136,6 +136,9 @@ def test_mesh():
     assert len(row["ours_losses"]) == len(row["pytorch_losses"]) == 1 + mesh.STEPS
     assert row["over_pytorch"] == row["ours_tokens_per_s"] / row["pytorch_tokens_per_s"]
     assert row["memory_over_pytorch"] == row["ours_memory_bytes"] / row["pytorch_memory_bytes"]
+    assert row["training_over_pytorch"] == row["ours_training_bytes"] / row["pytorch_training_bytes"]
+    for side in ("ours", "pytorch"):
+        assert 0 < row[f"{side}_training_bytes"] < row[f"{side}_memory_bytes"], row
     assert row["waits"] >= 0
     assert row["waits_of_messages"] >= 0
     assert "ours_sent_bytes" not in row, "nothing leaves this machine"

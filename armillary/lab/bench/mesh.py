@@ -5,8 +5,10 @@ with the ring of its context parallel; all on Gloo.
 Both start from the same parameters and take the same sequences; each loss of the first steps must agree to
 1e-4 before anything is compared. Places are this machine, and hosts that are network namespaces, joined by a
 switch that limits what each sends (needs root, `ip` and `tc`). Ours are processes of MPI unless --engines
-says otherwise; threads and c10d run on this machine alone. Runs take turns. "memory" are the peaks of all
-processes together, "sent" what the hosts send in a step. "waits" is the time of a step in which our ranks
+says otherwise; threads and c10d run on this machine alone. Runs take turns. "memory" are the peaks of
+private memory (process_memory.py) of all processes together, of which a small model takes little; "training"
+is what that is beyond the memory of the same processes when they have met and their tokens are read, before
+the model is made. "sent" is what the hosts send in a step. "waits" is the time of a step in which our ranks
 wait for gathers and sums of parameters, "of messages" that over the gathers and sums of all layers alone;
 ranks that have no core of their own wait for that too."""
 
@@ -185,9 +187,14 @@ def measure(args, place, cell, start):
         facts[key] = contender["facts"]
         row[f"{key}_tokens_per_s"] = tokens / turns["medians"][name]
         row[f"{key}_memory_bytes"] = facts[key]["memory_bytes"]
+        if "before_bytes" in facts[key]:
+            row[f"{key}_before_bytes"] = facts[key]["before_bytes"]
+            row[f"{key}_training_bytes"] = facts[key]["memory_bytes"] - facts[key]["before_bytes"]
         row[f"{key}_losses"] = facts[key]["losses"]
         if place.names:
             row[f"{key}_sent_bytes"] = facts[key]["sent_bytes"]
+    if "pytorch" in facts:
+        row["pytorch_late_modules"] = facts["pytorch"]["late_modules"]
     if "exposed_s" in facts.get("ours", {}):
         row["waits"] = facts["ours"]["exposed_s"] / turns["medians"][OURS]
         if cell["zero"] == 3:
@@ -218,6 +225,8 @@ def compared(row):
         )
     row["over_pytorch"] = row["ours_tokens_per_s"] / row["pytorch_tokens_per_s"]
     row["memory_over_pytorch"] = row["ours_memory_bytes"] / row["pytorch_memory_bytes"]
+    if "ours_training_bytes" in row:
+        row["training_over_pytorch"] = row["ours_training_bytes"] / row["pytorch_training_bytes"]
     return row
 
 
@@ -232,6 +241,8 @@ COLUMNS = {
     "over PyTorch": number("over_pytorch", "{:.2f}"),
     "memory GiB": number("ours_memory_bytes", "{:.2f}", 2**-30),
     "memory over PyTorch": number("memory_over_pytorch", "{:.2f}"),
+    "training GiB": number("ours_training_bytes", "{:.2f}", 2**-30),
+    "training over PyTorch": number("training_over_pytorch", "{:.2f}"),
     "sent MB": number("ours_sent_bytes", "{:.1f}", 1e-6),
     "PyTorch MB": number("pytorch_sent_bytes", "{:.1f}", 1e-6),
     "losses differ by": number("loss_difference", "{:.0e}"),

@@ -2,8 +2,9 @@
 
 The side NAME is one run of a recipe from its start, whose value is the median of the seconds of its steps
 but for the first, which warms it up. Facts: "losses" of the steps, the same in every run; "memory_bytes", the
-peaks of all processes together; "exposed_s", the seconds of a step in which ranks wait for gathers and sums
-of parameters; "sent_bytes", what hosts send, over the steps of a run."""
+peaks of private memory of all processes together, and "before_bytes", that memory before parameters are made
+(process_memory.py); "exposed_s", the seconds of a step in which ranks wait for gathers and sums of
+parameters; "sent_bytes", what hosts send, over the steps of a run."""
 
 import argparse
 import json
@@ -35,8 +36,8 @@ def main():
     facts = {}
 
     def run(_):
-        before = sent_bytes(args.hosts)
-        with Watch("armillary-torch", args.folder, args.processes) as memory:
+        sent_before = sent_bytes(args.hosts)
+        with Watch("armillary-torch", args.folder, args.processes, run_folder=args.folder) as memory:
             result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if result.returncode != 0:
             told = [line for line in result.stderr.splitlines() if line.startswith("armillary: ")]
@@ -44,8 +45,10 @@ def main():
         lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
         steps = [line for line in lines if "step" in line]
         facts.update(losses=[step["loss"] for step in steps], steps=len(steps))
-        facts["memory_bytes"] = max(facts.get("memory_bytes", 0), memory.peak_bytes())
-        facts["sent_bytes"] = (sent_bytes(args.hosts) - before) / len(steps)
+        facts["memory_bytes"] = max(facts.get("memory_bytes", 0), memory.private_peak_bytes())
+        if (before_bytes := memory.before_bytes()) is not None:
+            facts["before_bytes"] = min(facts.get("before_bytes", before_bytes), before_bytes)
+        facts["sent_bytes"] = (sent_bytes(args.hosts) - sent_before) / len(steps)
         if "exposed_s" in steps[-1]:
             facts["exposed_s"] = statistics.median(step["exposed_s"] for step in steps[1:])
         return statistics.median(args.tokens / step["tps"] for step in steps[1:]), facts

@@ -9,13 +9,16 @@ over all ranks:
     zero 1   DDP, its AdamW divided by ZeroRedundancyOptimizer  zero 3   FSDP2, gathered again in backward
 
 The side NAME is the median of a few steps, in seconds; a step before the first turn warms it up. Facts:
-"losses" of the first steps; "memory_bytes", the peaks of all processes together; "sent_bytes", what hosts
+"losses" of the first steps; "memory_bytes", the peaks of private memory of all processes together, and
+"before_bytes", that memory when the ranks have met and their tokens are read, before the model is made
+(process_memory.py); "late_modules", how many of Python rank 0 loads after that; "sent_bytes", what hosts
 send in a step; "torch"."""
 
 import argparse
 import os
 import pathlib
 import statistics
+import sys
 import tempfile
 import time
 from datetime import timedelta
@@ -35,7 +38,7 @@ from bench.peers.gloo_public import context_parallel
 from bench.peers.hosts import DEVICE, enter, sent_bytes
 from bench.peers.plain_decoder import FEED_FORWARDS, SEPARATOR, Decoder, causal, parameters_of
 from bench.peers.protocol import claim_stdout, serve
-from bench.process_memory import forget_peak, peak_bytes
+from bench.process_memory import forget_peak, private, private_peak, sizes
 
 SETTINGS = {"lr": 3e-4, "betas": (0.9, 0.95), "weight_decay": 0.1}
 
@@ -69,6 +72,7 @@ class Trainer:
         self.positions_L = torch.cat([pieces[place], pieces[2 * args.cp - 1 - place]])
         self.tokens_BL, self.labels_L = tokens[self.positions_L][None], tokens[self.positions_L + 1]
         attend = causal if args.cp == 1 else context_parallel(args.rotation, rows["cp"].get_group())
+        self.before_bytes, self.modules = private(sizes()), len(sys.modules)
         with torch.device("meta"):
             model = Decoder(args.dim, args.layers, args.heads, args.model, attend)
         if args.zero >= 2:
@@ -109,11 +113,11 @@ class Trainer:
             seconds.append(time.perf_counter() - begin)
         return seconds
 
-    def memory_bytes(self):
-        """Peaks of all ranks together."""
-        total = torch.tensor([peak_bytes()])
-        dist.all_reduce(total)
-        return int(total)
+    def memory(self):
+        """Facts of all ranks together."""
+        totals = torch.tensor([private_peak(sizes()), self.before_bytes])
+        dist.all_reduce(totals)
+        return dict(zip(("memory_bytes", "before_bytes"), totals.tolist(), strict=True))
 
 
 def lead(trainer, answers):
@@ -125,7 +129,8 @@ def lead(trainer, answers):
         before = sent_bytes(args.hosts)
         seconds = trainer.steps(args.steps)
         facts = {"sent_bytes": (sent_bytes(args.hosts) - before) / args.steps, "losses": trainer.losses}
-        return statistics.median(seconds), facts | {"memory_bytes": trainer.memory_bytes()}
+        facts["late_modules"] = len(sys.modules) - trainer.modules
+        return statistics.median(seconds), facts | trainer.memory()
 
     serve(answers, {"sides": [args.name], "torch": torch.__version__}, run)
     dist.broadcast_object_list([0], 0)
@@ -139,7 +144,7 @@ def follow(trainer):
         if steps[0] == 0:
             return
         trainer.steps(steps[0])
-        trainer.memory_bytes()
+        trainer.memory()
 
 
 def rank_main(rank, args, meeting, answers_fd):
