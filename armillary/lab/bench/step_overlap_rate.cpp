@@ -72,8 +72,8 @@ void expect_near(const char* name, double value, double required, double bound) 
 class StepOverlapRate::StepRank {
  public:
   /// The communicator must outlive all calls. Collective.
-  StepRank(comm::Communicator& comm, const StepOverlapCase& spec, bool moves)
-      : moves_(moves),
+  StepRank(comm::Communicator& comm, const StepOverlapCase& spec, Messages messages)
+      : messages_(messages),
         targets_(static_cast<double>(spec.tokens * spec.world)),
         recipe_(recipe_of(spec, comm.world())),
         comm_(comm),
@@ -100,14 +100,14 @@ class StepOverlapRate::StepRank {
         {.inputs = [this](int pass) { return inputs_[static_cast<std::size_t>(pass)]; },
          .targets = targets_,
          .lr = 0});
-    comm_.set_still(!moves_);
+    comm_.set_messages(messages_);
     loss_ = runner.run_gradients();
-    comm_.set_still(false);
+    comm_.set_messages(Messages::Move);
     runner.run_norm();
     grad_norm_ = optimizer_.clip(std::numeric_limits<double>::infinity());
-    comm_.set_still(!moves_);
+    comm_.set_messages(messages_);
     runner.run_update();
-    comm_.set_still(false);
+    comm_.set_messages(Messages::Move);
   }
 
   /// Loss and norm of the last step. Collective.
@@ -119,7 +119,7 @@ class StepOverlapRate::StepRank {
   const train::ProvedStep& step() const { return step_; }
 
  private:
-  const bool moves_;
+  const Messages messages_;
   const double targets_;
   const train::Recipe recipe_;
   StillCommunicator comm_;
@@ -147,13 +147,14 @@ StepOverlapRate::StepOverlapRate(const StepOverlapCase& spec, const MakeRanks& m
   StepOverlapFacts one;
   const std::unique_ptr<Ranks> alone = make_ranks(1, 0);
   alone->run([&](comm::Communicator& comm) {
-    StepRank rank(comm, spec, /*moves=*/true);
+    StepRank rank(comm, spec, Messages::Move);
     rank.run();
     one = rank.result();
   });
   // Phase 2 of 2: all ranks.
   const auto world = static_cast<std::size_t>(spec.world);
   whole_.resize(world);
+  paced_.resize(world);
   compute_.resize(world);
   messages_.resize(world);
   if (spec.link_bytes_per_s > 0) {
@@ -165,11 +166,13 @@ StepOverlapRate::StepOverlapRate(const StepOverlapCase& spec, const MakeRanks& m
     const auto rank = static_cast<std::size_t>(of_rank.rank());
     if (links_) linked_[rank] = std::make_unique<LinkCommunicator>(of_rank, *links_);
     comm::Communicator& comm = linked(of_rank);
-    whole_[rank] = std::make_unique<StepRank>(comm, spec, /*moves=*/true);
-    compute_[rank] = std::make_unique<StepRank>(comm, spec, /*moves=*/false);
+    whole_[rank] = std::make_unique<StepRank>(comm, spec, Messages::Move);
+    paced_[rank] = std::make_unique<StepRank>(comm, spec, Messages::Pace);
+    compute_[rank] = std::make_unique<StepRank>(comm, spec, Messages::Rest);
     messages_[rank] =
         std::make_unique<StepMessages>(whole_[rank]->step(), comm.rank(), comm.world());
     whole_[rank]->run();
+    paced_[rank]->run();
     compute_[rank]->run();
     messages_[rank]->run(comm);
     const StepOverlapFacts result = whole_[rank]->result();
@@ -196,6 +199,7 @@ std::vector<Side> StepOverlapRate::sides() {
   };
   return {
       side("step", [=, this](comm::Communicator& comm) { whole_[rank_of(comm)]->run(); }),
+      side("step pace", [=, this](comm::Communicator& comm) { paced_[rank_of(comm)]->run(); }),
       side("step compute", [=, this](comm::Communicator& comm) { compute_[rank_of(comm)]->run(); }),
       side("step messages",
            [=, this](comm::Communicator& comm) { messages_[rank_of(comm)]->run(linked(comm)); })};

@@ -2,12 +2,15 @@
 // compute of a training step, as overlap_rate.h does of a layer.
 //
 //   sides: "step"            gradients, norm and update of a Llama, ranks along dp
-//          "step compute"    the same, whose gathers and sums move nothing (still_communicator.h)
+//          "step pace"       the same, whose messages have no bytes (still_communicator.h): ranks
+//                            wait for each other's compute
+//          "step compute"    the same without messages
 //          "step messages"   its gathers and sums alone, in the order of the program
 //
 //   exposed = (whole - compute) / messages        0: all hidden; 1: none
+//   pace    = (pace - compute) / messages         the part of it that is no communication
 //
-// Both steps add the summands of a sum, so that time is not exposed. Parameters stay as they are:
+// All steps add the summands of a sum, so that time is not exposed. Parameters stay as they are:
 // the learning rate is 0.
 #pragma once
 
@@ -63,7 +66,7 @@ class StepOverlapRate {
   std::unique_ptr<Links> links_;
   std::vector<std::unique_ptr<LinkCommunicator>> linked_;  ///< By rank.
   /// By rank; null for those of other processes.
-  std::vector<std::unique_ptr<StepRank>> whole_, compute_;
+  std::vector<std::unique_ptr<StepRank>> whole_, paced_, compute_;
   std::vector<std::unique_ptr<StepMessages>> messages_;
   std::unique_ptr<Ranks> ranks_;  ///< Last: its threads use the above.
 };

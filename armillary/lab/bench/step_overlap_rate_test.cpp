@@ -28,7 +28,7 @@ TEST(StepOverlapRate, TakesTheStepOfOneRankInAllStages) {
     for (const int zero : {1, 2, 3}) {
       StepOverlapRate rate(tiny(world, zero));
       const TurnSummary turns = take_turns(rate.sides(), {.seconds = 0, .least = 2});
-      EXPECT_EQ(turns.medians.size(), 3U);
+      EXPECT_EQ(turns.medians.size(), 4U);
       EXPECT_GT(rate.facts().loss, 0);
       const StepValues values = rate.facts().values;
       EXPECT_GT(values.lone, 0) << "world " << world << ", stage " << zero;

@@ -2,19 +2,22 @@
 
 #include <cstring>
 #include <utility>
+#include <vector>
 
 namespace armillary::bench {
 namespace {
 
-/// A message that was over when it started.
+/// A message without its bytes: the inner one that paces it, or none if it was over when it
+/// started.
 class StillMessage : public comm::Pending {
  public:
-  explicit StillMessage(const comm::Message& message)
-      : Pending(message, comm::total_bytes(message.parts)) {}
+  StillMessage(const comm::Message& message, comm::Request pace)
+      : Pending(message, comm::total_bytes(message.parts)), inner(std::move(pace)) {}
+  const comm::Request inner;
 };
 
-bool is_still(const comm::Pending& request) {
-  return dynamic_cast<const StillMessage*>(&request) != nullptr;
+const StillMessage* as_still(const comm::Pending& request) {
+  return dynamic_cast<const StillMessage*>(&request);
 }
 
 /// Zeros: what is there may be NaN, on which kernels are slower.
@@ -43,27 +46,39 @@ std::unique_ptr<comm::PeerWait> StillCommunicator::begin_peer_wait(comm::PeerWai
 
 void StillCommunicator::do_start(std::span<const comm::Message> batch,
                                  std::span<comm::Request> requests) {
-  if (!still_) return inner_.start(batch, requests);
+  if (messages_ == Messages::Move) return inner_.start(batch, requests);
+  if (messages_ == Messages::Pace) {
+    std::vector<comm::Message> pace(batch.begin(), batch.end());
+    for (comm::Message& message : pace) message.parts = {};
+    inner_.start(pace, requests);
+  }
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    requests[i] = std::make_shared<StillMessage>(batch[i]);
+    requests[i] = std::make_shared<StillMessage>(batch[i], std::move(requests[i]));
     if (batch[i].direction == comm::Direction::Receive) clear(batch[i]);
   }
 }
 
 bool StillCommunicator::do_is_complete(const comm::Pending& request) {
-  return is_still(request) || inner_.is_complete(share(request));
+  const StillMessage* const still = as_still(request);
+  if (!still) return inner_.is_complete(share(request));
+  return !still->inner || inner_.is_complete(still->inner);
 }
 
 std::size_t StillCommunicator::do_wait_any(std::span<const comm::Request> requests,
                                            double timeout_s) {
+  std::vector<comm::Request> inner(requests.begin(), requests.end());
   for (std::size_t i = 0; i < requests.size(); ++i) {
-    if (requests[i] && is_still(*requests[i])) return i;
+    const StillMessage* const still = requests[i] ? as_still(*requests[i]) : nullptr;
+    if (!still) continue;
+    if (!still->inner) return i;
+    inner[i] = still->inner;
   }
-  return inner_.wait_any(requests, timeout_s);
+  return inner_.wait_any(inner, timeout_s);
 }
 
 void StillCommunicator::do_give_back(const comm::Pending& request) {
-  inner_.give_back(share(request));
+  const StillMessage* const still = as_still(request);
+  if (!still) inner_.give_back(share(request));
 }
 
 }  // namespace armillary::bench

@@ -1,7 +1,8 @@
-// still_communicator.h: ranks whose messages move nothing while they are still, for the time of a
-// training step without them.
+// still_communicator.h: ranks whose messages move nothing for a while, for the time of a training
+// step without them.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -10,19 +11,25 @@
 
 namespace armillary::bench {
 
-/// Passes everything on to `inner`, which must outlive it. While it is still, messages are over as
-/// soon as they start: what would be received is zero, and the time to clear it is that of the
-/// rank. All ranks are still at the same time, with no message under way. Threads: that of the
-/// rank.
+/// What messages do.
+enum class Messages : std::uint8_t {
+  Move,
+  Pace,  ///< They are of no bytes, so that ranks wait for each other's compute alone.
+  Rest,  ///< They are over as soon as they start.
+};
+
+/// Passes everything on to `inner`, which must outlive it. Unless messages move, what would be
+/// received is zero, and the time to clear it is that of the rank. All ranks change at the same
+/// time, with no message under way. Threads: that of the rank.
 class StillCommunicator : public comm::Communicator {
  public:
   explicit StillCommunicator(comm::Communicator& inner)
       : Communicator(inner.rank(), inner.world(), inner.timeout_s(), inner.lanes()),
         inner_(inner) {}
 
-  void set_still(bool still) { still_ = still; }
+  void set_messages(Messages messages) { messages_ = messages; }
 
-  /// Groups made of it are those of `inner`, and never still.
+  /// Groups made of it are those of `inner`, whose messages move.
   std::unique_ptr<comm::Communicator> split(int color, int key) override;
   std::unique_ptr<comm::PeerWait> begin_peer_wait(comm::PeerWaitOptions wait) override;
   void throw_if_failed() override { inner_.throw_if_failed(); }
@@ -35,7 +42,7 @@ class StillCommunicator : public comm::Communicator {
   void do_give_back(const comm::Pending& request) override;
 
   comm::Communicator& inner_;
-  bool still_ = false;
+  Messages messages_ = Messages::Move;
 };
 
 }  // namespace armillary::bench
