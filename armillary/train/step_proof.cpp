@@ -62,25 +62,10 @@ void expect_same_shape(comm::Communicator& world, const StepShape& shape) {
       other - all.begin());
 }
 
-/// The lines of a grid around the place of the fault.
-std::string around_here(const std::string& grid) {
-  constexpr int kLines = 8;
-  const std::size_t here = grid.find("<-- HERE");
-  if (here == std::string::npos) return grid;
-  std::size_t begin = here;
-  for (int i = 0; i < kLines && begin != std::string::npos && begin > 0; ++i) {
-    begin = grid.rfind('\n', begin - 1);
-  }
-  std::size_t end = here;
-  for (int i = 0; i < kLines && end != std::string::npos; ++i) end = grid.find('\n', end + 1);
-  begin = begin == std::string::npos ? 0 : begin + 1;
-  return grid.substr(begin, end == std::string::npos ? end : end - begin);
-}
-
 [[noreturn]] void refuse(const StepProgram& step, const plan::Diagnostic& fault) {
   fail<PlanError>("train: the training step is not proved: rank {} op {}: {}: {}\n{}", fault.rank,
                   fault.op, fault.rule, fault.text,
-                  around_here(to_grid(step.world(), step.tables.shape(), &fault)));
+                  grid_around(step.world(), step.tables.shape(), fault));
 }
 
 /// The op of a model that stands where an op of this program is, or that is the last.

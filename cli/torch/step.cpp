@@ -59,10 +59,10 @@ plan::step::StepMutant mutant_of(const plan::step::StepProgram& step, const std:
   return mutant_at(step, static_cast<int>(place));
 }
 
-/// Prints the place of the first fault. Returns the exit code.
+/// Prints the grid around the first fault, and all faults. Returns the exit code.
 int print_faults(const StepFlags& flags, const plan::step::StepShape& shape,
                  const plan::World& world, const std::vector<plan::Diagnostic>& faults) {
-  fmt::print("{}\n", to_grid(world, shape, &faults.front()));
+  fmt::print("{}\n", grid_around(world, shape, faults.front()));
   for (const plan::Diagnostic& fault : faults) {
     fmt::print("rank {} op {}: {}: {}\n", fault.rank, fault.op, fault.rule, fault.text);
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstddef>
 #include <string_view>
 
 #include "armillary/plan/program/grid.h"
@@ -35,6 +36,21 @@ std::string to_grid(const World& world, const StepShape& shape, const Diagnostic
       resting_bytes(tables, 0),
       shape.state_on_host ? fmt::format(", of which on the host: {}", host_bytes(tables, 0)) : "");
   return text + plan::to_string(world, at);
+}
+
+std::string grid_around(const World& world, const StepShape& shape, const Diagnostic& fault) {
+  constexpr int kLines = 8;
+  const std::string grid = to_grid(world, shape, &fault);
+  const std::size_t here = grid.find("<-- HERE");
+  if (here == std::string::npos) return grid;
+  std::size_t begin = here;
+  for (int i = 0; i < kLines && begin != std::string::npos && begin > 0; ++i) {
+    begin = grid.rfind('\n', begin - 1);
+  }
+  std::size_t end = here;
+  for (int i = 0; i < kLines && end != std::string::npos; ++i) end = grid.find('\n', end + 1);
+  begin = begin == std::string::npos ? 0 : begin + 1;
+  return grid.substr(begin, end == std::string::npos ? end : end - begin);
 }
 
 }  // namespace armillary::plan::step

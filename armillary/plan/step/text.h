@@ -22,4 +22,7 @@ namespace armillary::plan::step {
 /// The table and the grid. Requires programs in the words of a step; any other fault prints.
 std::string to_grid(const World& world, const StepShape& shape, const Diagnostic* at = nullptr);
 
+/// The lines of the grid around the place of a fault; all of them if it marks no place.
+std::string grid_around(const World& world, const StepShape& shape, const Diagnostic& fault);
+
 }  // namespace armillary::plan::step

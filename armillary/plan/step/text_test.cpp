@@ -1,9 +1,11 @@
 // text_test.cpp: a step as its table and grid.
 #include "armillary/plan/step/text.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 
 #include "armillary/plan/step/step_program.h"
@@ -28,6 +30,20 @@ TEST(StepGrid, HasTypesOpsAndThePlaceOfAFault) {
   EXPECT_THAT(grid, HasSubstr("all_reduce(grad1 over r{0,1})"));
   EXPECT_THAT(grid, HasSubstr("norm(grad0) norm(grad1)"));
   EXPECT_THAT(grid, HasSubstr("\nstep 8    update(weight1)"));
+}
+
+TEST(StepGrid, AroundAFaultHasTheLinesBesideItAlone) {
+  StepShape shape{.units = {}, .mesh = {.dp = 2}};
+  for (int i = 0; i < 12; ++i) shape.units.push_back({.name = fmt::format("u{}", i), .split = 4});
+  const StepProgram step = build_step(shape);
+  Diagnostic fault{.rank = 1, .op = 12, .rule = "undefined", .text = "no weight"};
+  const std::string lines = grid_around(step.world(), shape, fault);
+  EXPECT_THAT(lines, HasSubstr("   <-- HERE rank 1: no weight\n"));
+  EXPECT_EQ(std::ranges::count(lines, '\n'), 14);
+  EXPECT_THAT(to_grid(step.world(), shape, &fault), HasSubstr(lines));
+  fault.op = 0;
+  EXPECT_THAT(grid_around(step.world(), shape, fault),
+              HasSubstr("   <-- HERE rank 1: no weight\n"));
 }
 
 TEST(StepGrid, ShowsTheMovesOfStateOnTheHost) {
