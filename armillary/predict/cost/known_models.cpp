@@ -86,6 +86,7 @@ ModelCost parse_model(std::string_view text, StepKind kind, int text_tokens) {
   const ModelShape shape = parse_shape(text);
   ModelCost model = kind == StepKind::Dit ? dit_cost_of(shape, text_tokens) : cost_of(shape);
   model.loss_chunk_tokens = kLossTokens;
+  model.bytes.last = model.bytes.input;
   return model;
 }
 

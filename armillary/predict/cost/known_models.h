@@ -16,8 +16,9 @@ namespace armillary::cost {
 ModelShape parse_shape(std::string_view text);
 
 /// The cost of a shape as parse_shape() has it. For a denoising step it is a DiT of that shape,
-/// with cross-attention to `text_tokens` if there are any. Logits exist for 1,024 tokens at once;
-/// cost_of() has all of them.
+/// with cross-attention to `text_tokens` if there are any. Logits exist for 1,024 tokens at once,
+/// and the input of the loss is kept beside those of layers; cost_of() has all logits, and layers
+/// alone.
 /// @throws InvalidArgument as parse_shape() and cost_of().
 ModelCost parse_model(std::string_view text, StepKind kind = StepKind::Train, int text_tokens = 0);
 std::vector<std::string> model_names();

@@ -21,14 +21,18 @@ TEST(KnownModels, ShapesAreThosePublished) {
   EXPECT_EQ(own.layer_parameters, 2 * (4 * 64 * 64 + 2 * 64 * 128));
 }
 
-// A shape leaves the loss whole; `advise` computes it in chunks.
-TEST(KnownModels, ChunksOfTheLossAreOfTheCostAlone) {
+// A shape leaves the loss whole and keeps what is in layers; `advise` computes it in chunks, and
+// keeps its input.
+TEST(KnownModels, ChunksOfTheLossAndItsInputAreOfTheCostAlone) {
   const ModelCost whole = cost_of(parse_shape("llama3-8b"));
   const ModelCost chunked = parse_model("llama3-8b");
   EXPECT_GT(whole.loss_chunk_tokens, 1 << 20);
   EXPECT_EQ(chunked.loss_chunk_tokens, 1024);
   EXPECT_EQ(whole.parameters, chunked.parameters);
   EXPECT_EQ(whole.bytes.layer, chunked.bytes.layer);
+  EXPECT_EQ(whole.bytes.last, 0);
+  EXPECT_EQ(chunked.bytes.last, chunked.bytes.input);
+  EXPECT_EQ(kept_bytes(chunked, Recompute::Full, 10), (32 + 1) * 10.0 * 2 * 4096);
 }
 
 TEST(KnownModels, TextsThatAreNone) {

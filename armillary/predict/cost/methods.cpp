@@ -28,7 +28,8 @@ std::vector<MethodCost> method_costs(const Step& step, int devices) {
   const auto [layers, heads, kv_heads, head_dim] = step.model.attention;
   const double n = devices;
   const double share = (n - 1) / n;
-  const Step layer{.model = step.model.with_layers(1), .seq = step.seq, .batch = step.batch};
+  Step layer{.model = step.model.with_layers(1), .seq = step.seq, .batch = step.batch};
+  layer.model.bytes.last = 0;  // the table has no last unit
   const auto p = static_cast<double>(layer.model.layer_parameters);
   const double hidden = static_cast<double>(step.seq) * static_cast<double>(step.batch) *
                         static_cast<double>(step.model.bytes.input) / kBytes.parameter;
