@@ -41,8 +41,7 @@ struct GridReference {
   /// The error on a cell, which must be within the bound.
   GridError expect_equal_on(const GridCell& cell, const std::string& model) const {
     const GridError error = error_of(trace_of(on_cell(recipe, cell)), one, dtype.floor);
-    const std::string what = fmt::format("{}, {}, {}, ZeRO-{}, recompute {}", dtype.name, model,
-                                         mesh_text(cell.mesh), cell.zero, cell.recompute);
+    const std::string what = fmt::format("{}, {}, {}", dtype.name, model, to_string(cell));
     EXPECT_LE(error.loss, dtype.bound) << what;
     EXPECT_LE(error.gradient, dtype.bound) << what << ": " << error.where;
     return error;
@@ -89,7 +88,8 @@ void run_grid(const GridDtype& dtype, const GridModel& model, const std::vector<
   }
 }
 
-// Each mesh of 8 ranks once, with models, stages and policies in turn.
+// Each mesh of 8 ranks once, with models, stages and policies in turn; heads are traded beside tp,
+// gradients summed over copies of shares, and several sequences in a pass.
 TEST(TrainGrid, ASampleOfMeshesEqualsOneRank) {
   const std::vector<GridModel> models{{"gpt", 0, true},
                                       {"gpt2", 0, false},
@@ -97,15 +97,29 @@ TEST(TrainGrid, ASampleOfMeshesEqualsOneRank) {
                                       {"llama", 2, false},
                                       {"llama", 2, false, true}};
   const std::vector<MeshShape> meshes = meshes_of(8);
-  ASSERT_EQ(meshes.size(), 10U);
+  const std::array<GridOptions, 10> options{{
+      {.local_batch_size = 4},                         // tp 8
+      {.strategy = "ulysses"},                         // cp 2 tp 4
+      {.strategy = "usp:u=2", .local_batch_size = 2},  // cp 4 tp 2
+      {.strategy = "ulysses", .local_batch_size = 2},  // cp 8
+      {.copies = 2},                                   // dp 2 tp 4
+      {.strategy = "ulysses", .copies = 2},            // 2 x 2 x 2
+      // dp 2 cp 4
+      {.strategy = "startrail:c=2", .local_batch_size = 2, .reshard_after_forward = false},
+      {.copies = 2, .local_batch_size = 2},           // dp 4 tp 2
+      {.copies = 2, .reshard_after_forward = false},  // dp 4 cp 2
+      {.copies = 4},                                  // dp 8
+  }};
+  ASSERT_EQ(meshes.size(), options.size());
   const std::vector<std::string>& policies = cost::recompute_names();
   for (std::size_t m = 0; m < models.size(); ++m) {
     Recipe recipe = grid_recipe(models[m], 8, 4, 8);
     recipe.training.steps = 2;
     const GridReference one(recipe, kGridFp64);
     for (std::size_t i = m; i < meshes.size(); i += models.size()) {
-      one.expect_equal_on({meshes[i], static_cast<int>((i + m) % 4), policies[i % policies.size()]},
-                          to_string(models[m]));
+      one.expect_equal_on(
+          {meshes[i], static_cast<int>((i + m) % 4), policies[i % policies.size()], options.at(i)},
+          to_string(models[m]));
     }
   }
 }
@@ -173,6 +187,17 @@ TEST(TrainGrid, DISABLED_EveryMeshOfTwelveRanks) {
 }
 
 // Parameters of two rows on three ranks: some own none of them.
+TEST(TrainGrid, ThreeRanksWithParametersSmallerThanThatEqualOneRank) {
+  Recipe recipe = grid_recipe({"gpt", 0, true}, 1, 2, 6);
+  recipe.training.steps = 2;
+  const GridReference tied(recipe, kGridFp64);
+  tied.expect_equal_on({{.dp = 3}, 3, "none", {.local_batch_size = 2}}, "a tied gpt");
+  tied.expect_equal_on({{.cp = 3}, 2, "full"}, "a tied gpt");
+  recipe = grid_recipe({"llama", 1, false}, 3, 2, 2);
+  recipe.training.steps = 2;
+  GridReference(recipe, kGridFp64).expect_equal_on({{.tp = 3}, 1, "attention_output"}, "llama");
+}
+
 TEST(TrainGrid, DISABLED_ThreeRanksWithParametersSmallerThanThat) {
   const std::vector<GridModel> models{{"gpt", 0, false}, {"gpt", 0, true}, {"llama", 1, false}};
   for (const GridDtype& dtype : kGridDtypes) {

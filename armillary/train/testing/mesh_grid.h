@@ -71,14 +71,30 @@ struct GridModel {
   bool is_relative = false;
 };
 
+/// Keys of a mesh that change no sum.
+struct GridOptions {
+  const char* strategy = "ring";
+  int copies = 1;  ///< A divisor of dp.
+  std::int64_t local_batch_size = 1;
+  bool reshard_after_forward = true;
+};
+
 struct GridCell {
   MeshShape mesh;
   int zero = 0;
   std::string recompute = "none";
+  GridOptions options = {};
 };
 
 inline std::string mesh_text(const MeshShape& mesh) {
   return fmt::format("dp {:>2} cp {:>2} tp {:>2}", mesh.dp, mesh.cp, mesh.tp);
+}
+inline std::string to_string(const GridCell& cell) {
+  const GridOptions& options = cell.options;
+  return fmt::format("{}, ZeRO-{}, recompute {}, {}, copies {}, local batch {}{}",
+                     mesh_text(cell.mesh), cell.zero, cell.recompute, options.strategy,
+                     options.copies, options.local_batch_size,
+                     options.reshard_after_forward ? "" : ", parameters stay");
 }
 inline std::string to_string(const GridModel& model) {
   return fmt::format("{} kv {} {}", model.is_relative ? "qwen" : model.name, model.kv_heads,
@@ -141,10 +157,14 @@ inline Recipe in_fp64(Recipe recipe) {
 }
 
 inline Recipe on_cell(Recipe recipe, const GridCell& cell) {
-  recipe.parallelism.data_parallel_shard_degree = cell.mesh.dp;
+  recipe.parallelism.data_parallel_replicate_degree = cell.options.copies;
+  recipe.parallelism.data_parallel_shard_degree = cell.mesh.dp / cell.options.copies;
   recipe.parallelism.context_parallel_degree = cell.mesh.cp;
   recipe.parallelism.tensor_parallel_degree = cell.mesh.tp;
   recipe.parallelism.zero = cell.zero;
+  recipe.parallelism.reshard_after_forward = cell.options.reshard_after_forward;
+  recipe.parallelism.strategy = cell.options.strategy;
+  recipe.training.local_batch_size = cell.options.local_batch_size;
   recipe.activation_checkpoint.mode = cell.recompute;
   return recipe;
 }
