@@ -1,4 +1,4 @@
-// estimate_memory_test.cpp: the estimate of memory against the tensors of a run, within 5 %, for
+// estimate_memory_test.cpp: the estimate of memory against the tensors of a run, within 1 %, for
 // models, dtypes, meshes and strategies; and within 2 % what a layer more keeps.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -16,6 +16,9 @@
 
 namespace armillary::train {
 namespace {
+
+/// Relative distance of an estimate from the peak of a run.
+constexpr double kRoom = 0.01;
 
 /// A recipe whose activations need more than its parameters.
 Recipe long_recipe(const std::string& model, const std::string& dtype) {
@@ -49,12 +52,12 @@ double peak_of_a_run(const Recipe& recipe, const PackedText& data = long_text())
 }
 
 void expect_peak_of_a_run(const Recipe& recipe, const std::string& where,
-                          const PackedText& data = long_text()) {
+                          const PackedText& data = long_text(), double room = kRoom) {
   const double expected = estimate(recipe, data).memory.total();
   const double measured = peak_of_a_run(recipe, data);
   fmt::print("{:<40} estimate {:.1f} MiB, run {:.1f} MiB, ratio {:.3f}\n", where,
              expected / (1 << 20), measured / (1 << 20), measured / expected);
-  EXPECT_NEAR(measured / expected, 1, 0.05) << where;
+  EXPECT_NEAR(measured / expected, 1, room) << where;
 }
 
 // Policies in turn over the models.
@@ -101,8 +104,13 @@ TEST(Estimate, MemoryIsThatOfARunOnEveryMesh) {
     recipe.parallelism.context_parallel_degree = of.cp;
     recipe.parallelism.tensor_parallel_degree = of.tp;
     recipe.parallelism.zero = of.zero;
-    expect_peak_of_a_run(recipe, fmt::format("dp {} cp {} tp {} zero {}, {} words{}", of.dp, of.cp,
-                                             of.tp, of.zero, words, tied ? ", tied, bf16" : ""));
+    // What is read ahead, about 24 bytes a token of other passes, is not estimated: each rank along
+    // tp has all of it, beside half of the activations.
+    const double room = of.tp > of.cp ? 0.05 : kRoom;
+    expect_peak_of_a_run(recipe,
+                         fmt::format("dp {} cp {} tp {} zero {}, {} words{}", of.dp, of.cp, of.tp,
+                                     of.zero, words, tied ? ", tied, bf16" : ""),
+                         long_text(), room);
   }
 }
 
@@ -127,7 +135,7 @@ void expect_peak_with_state_on_host(const Recipe& recipe, const std::string& whe
   fmt::print("{:<40} estimate {:.1f} MiB, run {:.1f} MiB, ratio {:.3f}\n", where,
              memory.total() / (1 << 20), on_device / (1 << 20), on_device / memory.total());
   EXPECT_GT(memory.host, 0) << where;
-  EXPECT_NEAR(on_device / memory.total(), 1, 0.05) << where;
+  EXPECT_NEAR(on_device / memory.total(), 1, kRoom) << where;
 }
 
 /// One rank, with the thread that copies. The state of two units is more than the backward of a
