@@ -3,6 +3,7 @@
 // starts the other verb: so lines of output, signals and failures are handled by the same code.
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -43,6 +44,9 @@ the first that failed. Ctrl-C and SIGTERM ask all to stop, a second one ends the
 Examples:
   armillary launch -n 4 -- train recipes/default.toml --set training.dataset_path=src
   armillary launch -n 2 --engine c10d -- train my.toml --resume)";
+
+/// Seconds that ranks have to refuse what another one has refused.
+constexpr double kRefusalS = 10;
 
 /// The command line of the verb.
 struct LaunchArguments {
@@ -188,11 +192,21 @@ int conclude(const std::vector<launch::Ending>& failed, const launch::LaunchFold
   return counts.code;
 }
 
-/// Options of both engines: the launcher asks the flight recorders whom to wait for.
+/// Options of both engines: the launcher asks the flight recorders whom to wait for, and each rank
+/// may say by itself what it refuses.
 launch::SuperviseOptions options_of_run(const launch::LaunchFolder& folder) {
-  return {.blame = [&folder](const launch::Ending& failed) {
-    return label_of_culprit(recorded_cause(folder, {failed}));
-  }};
+  return {.refusal_code = kBadInput, .refusal_s = kRefusalS, .blame = [&](const auto& failed) {
+            return label_of_culprit(recorded_cause(folder, {failed}));
+          }};
+}
+
+/// Stays until the launcher says that all ranks are to end or to stop: mpirun ends the others with
+/// the first that exits.
+void stay_behind_refusal(const Descriptor& failure, const Descriptor& stop) {
+  constexpr int kMostStayMs = static_cast<int>(1000 * kRefusalS) + 2000;
+  if (!failure.open()) return;
+  std::array<pollfd, 2> lines{{{failure.get(), POLLIN, 0}, {stop.get(), POLLIN, 0}}};
+  poll(lines.data(), lines.size(), kMostStayMs);
 }
 
 /// One rank under mpirun: its own process, and signals as mpirun passes them on.
@@ -219,7 +233,9 @@ int run_in_rank(const LaunchArguments& arguments) {
   for (const launch::Ending& ending : failed) {
     if (!ending.by_request) launch::tell(ending);
   }
-  return failed.empty() ? kDone : failed[0].code;
+  if (failed.empty()) return kDone;
+  if (failed[0].code == kBadInput) stay_behind_refusal(failure, stop);
+  return failed[0].code;
 }
 
 int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int processes) {
@@ -237,6 +253,7 @@ int run_by_mpi(const LaunchArguments& arguments, const std::string& mpirun, int 
   options.ask = [&folder] { folder.ask_to_stop(); };
   options.on_failure = [&folder] { folder.tell_failure(); };
   options.endings = folder.endings();
+  options.told_programs = processes;
   const std::vector<launch::Ending> failed = launch::supervise(std::span(&command, 1), options);
   orphans.end_all();
   return conclude(failed, folder, arguments.words[0]);

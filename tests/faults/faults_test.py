@@ -70,7 +70,7 @@ def test_a_killed_rank_ends_all_within_a_second(tmp_path, engine, rank):
 
 @of_three
 def test_a_rank_that_exits_early_ends_all_within_a_second(tmp_path, engine, rank):
-    ending, pid = struck(tmp_path, engine, rank, signal.SIGUSR2, early_exit=True)
+    ending, pid = struck(tmp_path, engine, rank, signal.SIGUSR2, preload="exit_early.c")
     assert ending.seconds < 1 + BUSY_S
     names_rank(rank, ending.cause(), pid)
 

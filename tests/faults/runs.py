@@ -59,10 +59,10 @@ def command(engine, world, words):
     return [str(PROGRAM), "launch", "-n", str(world), "--engine", engine, "--", *words]
 
 
-def exit_early_library(folder):
-    """The library that lets a rank exit by a signal. Compiled where the run lies."""
-    library = folder / "exit_early.so"
-    source = pathlib.Path(__file__).with_name("exit_early.c")
+def preloaded(folder, name):
+    """A source beside this file as a library for ranks. Compiled where the run lies."""
+    source = pathlib.Path(__file__).with_name(name)
+    library = folder / source.with_suffix(".so").name
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
     return str(library)
 
@@ -131,7 +131,7 @@ class Ending:
 class Run:
     """One run of `train`. Everything that it leaves is looked for at its end, and removed."""
 
-    def __init__(self, folder, engine, world, deadline_s=2, early_exit=False, words=None, **keys):
+    def __init__(self, folder, engine, world, deadline_s=2, preload=None, words=None, **keys):
         self.folder = pathlib.Path(folder)
         self.engine = engine
         self.world = world
@@ -140,8 +140,8 @@ class Run:
         self.words = words or train(self.folder, world, deadline_s, **keys)
         self.env = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(self.temporary)}
         self.env[VARIABLE] = str(self.folder)
-        if early_exit:
-            self.env["LD_PRELOAD"] = exit_early_library(self.folder)
+        if preload:
+            self.env["LD_PRELOAD"] = preloaded(self.folder, preload)
         self.struck = None
         self.sockets = set()
 

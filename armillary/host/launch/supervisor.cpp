@@ -35,6 +35,10 @@ constexpr std::chrono::milliseconds kInterval(100);
 /// Time that the program to blame for a failure has beyond that of the others.
 constexpr std::chrono::milliseconds kHold(500);
 
+Clock::duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 /// Signals as a descriptor, while it lives. They have no other effect on this process.
 class SignalQueue {
  public:
@@ -132,6 +136,7 @@ class Supervisor {
       read_endings();
       reap();
       end_stopped();
+      if (refusals_end_ && (Clock::now() >= *refusals_end_ || only_stopped_left())) end_others();
       if (end_at_ && (Clock::now() >= *end_at_ || only_stopped_left()) && !waits_for_culprit()) {
         end_all();
       }
@@ -195,7 +200,7 @@ class Supervisor {
       }
     }
     // kInterval bounds how late a deadline is seen. A program that is stopped sends SIGCHLD.
-    const bool has_deadline = end_at_ || kill_at_ || last_end_ || are_suspended();
+    const bool has_deadline = end_at_ || kill_at_ || last_end_ || refusals_end_ || are_suspended();
     const int wait_ms = has_deadline ? static_cast<int>(kInterval.count()) : -1;
     if (poll(sources.data(), sources.size(), wait_ms) < 0 && errno != EINTR) {
       fail<Error>("launch: poll: {}", std::strerror(errno));
@@ -261,7 +266,10 @@ class Supervisor {
       ending_lines_.append(buffer.data(), static_cast<std::size_t>(size));
     }
     for (std::size_t end = 0; (end = ending_lines_.find('\n')) != std::string::npos;) {
-      if (const auto ending = parse_ending(ending_lines_.substr(0, end))) note(*ending);
+      if (const auto ending = parse_ending(ending_lines_.substr(0, end))) {
+        ++told_endings_;
+        note(*ending);
+      }
       ending_lines_.erase(0, end + 1);
     }
   }
@@ -295,8 +303,18 @@ class Supervisor {
   void note(Ending ending) {
     if (ending.code == 0 || (kill_at_ && ending.signal != 0 && !ending.suspended)) return;
     ending.stopped |= asked_ && !options_.ask && ending.signal == options_.ask_signal;
-    if (failures_.empty() && options_.on_failure) options_.on_failure();
+    const bool refuses = ending.signal == 0 && ending.code == options_.refusal_code;
+    is_untold_ |= failures_.empty();
     failures_.push_back(std::move(ending));
+    const bool all_told = options_.told_programs > 0 && told_endings_ >= options_.told_programs;
+    if (!refuses || all_told) return end_others();
+    if (!end_at_ && !refusals_end_) refusals_end_ = Clock::now() + duration_of(options_.refusal_s);
+  }
+
+  /// Gives the others their grace; those that others have started hear of it.
+  void end_others() {
+    refusals_end_.reset();
+    if (std::exchange(is_untold_, false) && options_.on_failure) options_.on_failure();
     end_within(options_.grace_s);
   }
 
@@ -331,9 +349,7 @@ class Supervisor {
   }
 
   void end_within(double seconds) {
-    if (end_at_) return;
-    end_at_ = Clock::now() +
-              std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    if (!end_at_) end_at_ = Clock::now() + duration_of(seconds);
   }
 
   /// Ends all programs; what is still there after kGrace is killed.
@@ -373,11 +389,14 @@ class Supervisor {
   std::vector<Ending> failures_;        ///< In the order in which they came.
   std::optional<std::string> culprit_;  ///< Label that options_.blame told.
   std::string ending_lines_;            ///< Lines of endings that have come so far.
-  bool asked_ = false;                  ///< All were asked to stop.
+  int told_endings_ = 0;
+  bool is_untold_ = false;  ///< on_failure is still to be called.
+  bool asked_ = false;      ///< All were asked to stop.
   Line stop_line_{options_.stop_line};
   Line end_line_{options_.end_line};
-  std::optional<Clock::time_point> end_at_;   ///< The others are ended then.
-  std::optional<Clock::time_point> kill_at_;  ///< Whatever is left is killed then.
+  std::optional<Clock::time_point> refusals_end_;  ///< After it the others get their grace.
+  std::optional<Clock::time_point> end_at_;        ///< The others are ended then.
+  std::optional<Clock::time_point> kill_at_;       ///< Whatever is left is killed then.
   std::optional<Clock::time_point> last_end_;
   Clock::time_point looked_at_ = Clock::now();
   Clock::duration stopped_for_{0};  ///< All programs were stopped for so long.

@@ -2,6 +2,7 @@
 //
 //   start --> forward output, line by line --> all ended
 //                 | one fails: the others have grace_s to end by themselves, then are ended
+//                 | one refuses its input: they have refusal_s first, to refuse it too
 //                 | signal: asks all to stop; a second one ends them at once
 //
 // Nothing is left: each program is in a process group of its own, which is killed as a whole, and
@@ -39,6 +40,10 @@ struct SuperviseOptions {
   /// Seconds that the others have after a failure, to say what they know of it; those that are
   /// stopped have none.
   double grace_s = 0.5;
+  /// Exit code of a program that refuses what all were given; 0: none. The others then have so many
+  /// seconds before those of a failure: on a busy machine they may still be starting.
+  int refusal_code = 0;
+  double refusal_s = 10;
   /// Seconds after which programs are ended that are all stopped by a signal (SIGSTOP): the text
   /// says so. Debuggers have no such limit. 0: programs that others wait for, with deadlines.
   double stopped_s = 60;
@@ -59,10 +64,11 @@ struct SuperviseOptions {
   /// The label of the program that is to blame for a failure and about to end, or nothing. Its
   /// ending is waited for, half a second longer than for those of the others.
   std::function<std::string(const Ending& failed)> blame = {};
-  /// Called at the first failure, for programs that others have started.
+  /// Called when a failure has begun to end the others, for programs that others have started.
   std::function<void()> on_failure = {};
   /// Endings of programs that others have started, as lines (launch_folder.h); or -1.
   int endings = -1;
+  int told_programs = 0;  ///< Number of those: none is waited for when all have told their endings.
 };
 
 /// "rank 2 (host node7, pid 4242) was ended by signal 9 (Killed)", "rank 0 (host node7, pid 4240)

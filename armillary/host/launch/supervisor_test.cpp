@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "armillary/core/error.h"
+#include "armillary/host/launch/launch_folder.h"
 
 namespace armillary::launch {
 namespace {
@@ -113,6 +114,44 @@ TEST(Supervisor, LetsTheOthersSayWhyBeforeTheyAreEnded) {
       observe({"exit 3", "sleep 0.2; echo my peer has failed; exit 1"}, {.grace_s = 60});
   EXPECT_EQ(all.code, 3);
   EXPECT_THAT(all.output, HasSubstr("[rank 1] my peer has failed"));
+}
+
+TEST(Supervisor, LetsTheOthersRefuseWhatOneRefuses) {
+  const SuperviseOptions patient{.grace_s = 0.05, .refusal_code = 2, .refusal_s = 60};
+  const Observed late = observe({"exit 2", "sleep 1; echo refused too; exit 2"}, patient);
+  EXPECT_EQ(late.code, 2);
+  EXPECT_THAT(late.output, HasSubstr("[rank 1] refused too"));
+  EXPECT_LT(late.seconds, kSoonS);
+  // Neither a failure is waited behind, nor a program that is stopped, nor one that never ends.
+  const Observed failed = observe({"exit 2", "sleep 0.2; exit 3", "sleep 600"}, patient);
+  EXPECT_EQ(failed.code, 2);
+  EXPECT_LT(failed.seconds, kSoonS);
+  EXPECT_LT(observe({"exit 2", "kill -STOP $$"}, patient).seconds, kSoonS);
+  const SuperviseOptions brief{.grace_s = 0.05, .refusal_code = 2, .refusal_s = 0.2};
+  EXPECT_LT(observe({"exit 2", "sleep 600"}, brief).seconds, kSoonS);
+}
+
+// Programs that others have started tell their endings, here before the one that is supervised.
+TEST(Supervisor, EndsWhenAllProgramsOfOthersHaveRefused) {
+  for (const int told : {1, 2}) {
+    int ends[2];
+    ASSERT_EQ(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+    for (int rank = 0; rank < told; ++rank) {
+      const Ending ending{.label = fmt::format("rank {}", rank), .host = "h", .pid = 1, .code = 2};
+      const std::string line = to_line(ending) + "\n";
+      ASSERT_EQ(write(ends[1], line.data(), line.size()), static_cast<ssize_t>(line.size()));
+    }
+    SuperviseOptions options{.grace_s = 0.05, .refusal_code = 2, .refusal_s = 60};
+    options.endings = ends[0];
+    options.told_programs = 2;
+    options.on_failure = [] { fmt::print(stderr, "all have refused\n"); };
+    const Observed all = observe({told == 2 ? "sleep 600" : "sleep 1; exit 3"}, options);
+    EXPECT_EQ(all.code, 2) << told;
+    EXPECT_LT(all.seconds, kSoonS) << told;
+    EXPECT_THAT(all.output, HasSubstr("all have refused\n")) << told;
+    close(ends[0]);
+    close(ends[1]);
+  }
 }
 
 TEST(Supervisor, EndsAProgramThatIsStoppedOrIgnoresSignals) {
