@@ -35,7 +35,7 @@ namespace armillary::train {
 /// Numbers that ranks sum in each step beside the loss.
 struct Beside {
   double stops = 0;  ///< Ranks that are told to stop.
-  double busy = 0;   ///< Ranks whose part of a checkpoint is being written.
+  double busy = 0;   ///< CheckpointSaver::busy().
 };
 
 /// Numbers of a step that are summed over the ranks.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <thread>
 #include <utility>
@@ -37,7 +38,7 @@ void CheckpointSaver::prepare_folder() {
 double CheckpointSaver::busy() const {
   const bool at_work =
       work_.valid() && work_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
-  return at_work ? 1 : 0;
+  return (at_work ? 1 : 0) + (phase_ == Phase::Idle ? 0 : kUnderWay);
 }
 
 // A thread of its own, not one of std::async, whose future would wait in its destructor: a rank
@@ -56,8 +57,17 @@ void CheckpointSaver::start(std::function<void()> work) {
 }
 
 void CheckpointSaver::advance(double busy_ranks) {
-  if (phase_ == Phase::Idle || busy_ranks > 0) return;
-  // The work of this phase is over on all ranks.
+  const double saving = std::floor(busy_ranks / kUnderWay);
+  if (saving > 0 && saving < comm_.world()) {
+    fail<Error>("checkpoint: {:.0f} of {} ranks save; a save on all ranks is required", saving,
+                comm_.world());
+  }
+  if (busy_ranks == saving * kUnderWay) end_phase();
+}
+
+/// The work of this phase is over on all ranks.
+void CheckpointSaver::end_phase() {
+  if (phase_ == Phase::Idle) return;
   if (work_.valid()) failure_ = work_.get();
   comm::run_together(comm_, [&] {
     if (failure_.empty()) return;
@@ -97,7 +107,7 @@ void CheckpointSaver::finish() {
       failure_ = fmt::format("{} is not written after {} s; raise comm.train_timeout_seconds",
                              place_.folder, longest_s);
     }
-    advance(0);
+    end_phase();
   }
 }
 

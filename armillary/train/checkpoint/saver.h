@@ -42,9 +42,11 @@ class CheckpointSaver {
   CheckpointSaver(const CheckpointSaver&) = delete;
   CheckpointSaver& operator=(const CheckpointSaver&) = delete;
 
-  /// 1 if the thread of this rank is at work, else 0; to be summed over the ranks.
+  /// 1 if the thread of this rank is at work, and kUnderWay more while a save is under way; to be
+  /// summed over the ranks.
   double busy() const;
   /// Takes notice of the sum. Communicates only if it ends a phase: an all_gather of 16 bytes.
+  /// @throws Error on every rank if a save is under way on some of them alone.
   void advance(double busy_ranks);
 
   /// Begins to save. Returns when `tensors`, those that this rank writes, are copied. If an earlier
@@ -57,8 +59,10 @@ class CheckpointSaver {
 
  private:
   enum class Phase : std::uint8_t { Idle, Parts, Publish };
+  static constexpr double kUnderWay = 1 << 20;  ///< More than ranks.
 
   void prepare_folder();
+  void end_phase();
   void start(std::function<void()> work);
 
   comm::Communicator& comm_;

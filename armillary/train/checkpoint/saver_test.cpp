@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -144,6 +145,28 @@ TEST(CheckpointSaver, ARankThatCannotWriteEndsAllWithStepRankAndReason) {
   EXPECT_TRUE(find_checkpoints(folder.path()).whole.empty());
 }
 
+// In the same step, whatever of it is written; nobody waits.
+TEST(CheckpointSaver, ASaveOfOneRankAloneEndsAll) {
+  const ScratchFolder folder;
+  std::vector<std::string> told(3);
+  comm::run_ranks(3, [&](comm::Communicator& comm) {
+    CheckpointSaver saver(comm, io::real_file_system(), {.folder = folder.path()});
+    const SmallState state(5);
+    if (comm.rank() == 1) saver.save(5, share_of(state.tensors(), 1, 3), progress_at(5));
+    const double busy = summed(comm, saver.busy());
+    try {
+      saver.advance(busy);
+    } catch (const Error& error) {
+      told[comm.rank()] = error.what();
+    }
+    while (std::fmod(saver.busy(), 2) != 0) std::this_thread::yield();  // The thread writes.
+    comm::barrier(comm);
+  });
+  EXPECT_THAT(told,
+              testing::Each("checkpoint: 1 of 3 ranks save; a save on all ranks is required"));
+  EXPECT_TRUE(find_checkpoints(folder.path()).whole.empty());
+}
+
 TEST(CheckpointSaver, ADiskThatHangsHasADeadline) {
   const ScratchFolder folder;
   std::atomic<bool> hold = true;
@@ -180,7 +203,7 @@ TEST(CheckpointSaver, ASaveTakesNoLongerThanACopy) {
     const SmallState state(5);
     saver.save(5, share_of(state.tensors(), comm.rank(), comm.world()), progress_at(5));
     EXPECT_LT(std::chrono::steady_clock::now(), latest);
-    EXPECT_EQ(saver.busy(), 1);
+    EXPECT_GT(saver.busy(), 0);
     hold = false;
     saver.finish();
   });
