@@ -318,6 +318,37 @@ TEST_F(TrainErrorTest, TheStepOfARecipeIsPrintedProvedAndBroken) {
   EXPECT_EQ(with_recipe("verify", {"--break", "100000"}).code, 2);
 }
 
+// At full size, on the papers' clusters: seconds are at least those of the operations at the peak.
+TEST_F(TrainErrorTest, StepsOfThePapersAreSimulated) {
+  struct Published {
+    const char* recipe;
+    const char* cluster;
+    int ranks;
+    int zero;
+    double seq;
+    double flops_per_s;  ///< Of all devices.
+    double flops;        ///< 6 a parameter and token, and attention's.
+  };
+  for (const Published& of : {Published{"llama2_7b", "c5a", 8, 1, 65536, 8 * 312e12, 6.0e15},
+                              {"gpt_760m", "c9", 64, 3, 32768, 64 * 312e12, 3.8e14}}) {
+    const std::string recipe =
+        fmt::format("{}/recipes/papers/{}.toml", ARMILLARY_SOURCE_DIR, of.recipe);
+    const ProgramRun step =
+        run({"simulate", recipe, "--cluster", of.cluster, "--json"}, "", start_the_file);
+    ASSERT_EQ(step.code, 0) << step.err;
+    const auto line = nlohmann::json::parse(step.out);
+    EXPECT_EQ(line.at("ranks"), of.ranks) << step.out;
+    EXPECT_EQ(line.at("zero"), of.zero) << step.out;
+    const double seconds = line.at("end_s").get<double>();
+    EXPECT_GE(seconds, line.at("compute_s").get<double>()) << step.out;
+    EXPECT_NEAR(line.at("tokens_per_s").get<double>() * seconds, of.seq, 1e-6 * of.seq) << step.out;
+    EXPECT_GT(seconds, of.flops / of.flops_per_s) << step.out;
+    const double peak_bytes = line.at("peak_bytes").get<double>();
+    EXPECT_GT(peak_bytes, 1e9) << step.out;
+    EXPECT_LT(peak_bytes, 80e9) << step.out;
+  }
+}
+
 TEST_F(TrainErrorTest, TheStepOfARecipeIsSimulated) {
   const std::string trace = path("step.json");
   Arguments words{
