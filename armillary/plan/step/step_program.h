@@ -11,7 +11,8 @@
 //            stay: the last layer over the head, the first layer over the embedding from one
 //            microbatch to the next, and values that a later unit uses too until the end of forward
 //   lane 2   the sum of the gradients that the run before has completed: over tp, once for Shared
-//            and once for Summed values of the unit, then over the replicas
+//            and once for Summed values of the unit, for which the run waits; then over the
+//            replicas
 //   lane 3   state on the host: beside the update of unit i the move back of unit i - 1, then the
 //            fetch of unit i + 1 into the buffer that is free; the first beside the sum of the norm
 //

@@ -33,7 +33,7 @@ enum class StepOp : std::uint8_t {
   Loss,           ///< y | dy, u loss
   Backward,       ///< weight x dy | u dx, u grad
   Release,        ///< | dst: its values are gone, its memory is free
-  AllReduce,      ///< u sum
+  AllReduce,      ///< u sum: waited for at once, so no later op of the rank is beside it
   ReduceScatter,  ///< all | u mine: adds the sum over the ranks of the rank's own shard
   ReduceInPlace,  ///< u all: the rank's own shard becomes the sum, the others nothing
   Norm,           ///< grad | u norm: adds the squares

@@ -148,6 +148,7 @@ class StepLanes {
     timeline_.rank = program.rank;
     timeline_.ops.resize(program.ops.size());
     int computed = -1;
+    int reduced = -1;  // The last all_reduce: a trainer comes to nothing else meanwhile.
     for (int i = 0; i < static_cast<int>(program.ops.size()); ++i) {
       const auto lane = static_cast<std::size_t>(program.ops[i].lane);
       if (lane >= lanes_.size()) lanes_.resize(lane + 1);
@@ -155,6 +156,8 @@ class StepLanes {
       // A trainer comes to a move when it has computed what is before it.
       if (lane == plan::kCompute) computed = i;
       if (program.ops[i].kind == StepOp::Move && computed >= 0) waits_[i].push_back(computed);
+      if (reduced >= 0) waits_[i].push_back(reduced);
+      if (program.ops[i].kind == StepOp::AllReduce) reduced = i;
     }
   }
 

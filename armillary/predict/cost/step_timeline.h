@@ -1,7 +1,8 @@
 // step_timeline.h: the programs of a training step (plan/step) with times, overlap included.
 //
 // One rank is simulated: joint ops begin and end on all ranks at once, as ranks are alike but for
-// their place along tp. Lanes keep their order and wait through slots (plan/program/hazards.h).
+// their place along tp. Lanes keep their order and wait through slots (plan/program/hazards.h); all
+// of them wait for an all_reduce, as a trainer does (plan/step/words.h).
 //
 //   compute lane   forward, backward, update: the seconds of their unit; all others take none
 //   other lanes    collectives: a ring over the op's group, latency included (group.h)

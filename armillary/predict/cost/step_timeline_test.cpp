@@ -63,6 +63,21 @@ TEST(StepTimeline, TwoUnitsByHand) {
   EXPECT_NEAR(overlapped(two_times(), 1, 1).collectives, 12, 1e-9);
 }
 
+/// Values that both ranks along tp use on their own tokens: all-reduces of 2 and 6 s, beside which
+/// nothing runs.
+TEST(StepTimeline, SumsAlongTpAreWaitedFor) {
+  const StepShape shape{.units = {{.name = "a", .split = 1000, .summed = 500},
+                                  {.name = "b", .split = 3000, .summed = 1500}},
+                        .mesh = {.tp = 2}};
+  const StepTimeline timeline =
+      simulated(shape, {.cluster = on_a_switch(1000), .units = two_times()});
+  // Backward b 7..17, its sum 17..23; backward a 23..27, its sum 27..29.
+  EXPECT_NEAR(timeline.end_s, 29.75 + kNumbers, 1e-9);
+  EXPECT_NEAR(timeline.compute_s, 21.75, 1e-9);
+  EXPECT_NEAR(timeline.exposed_s[1], 8 + kNumbers, 1e-9);
+  EXPECT_NEAR(timeline.busy_s[1], 8 + kNumbers, 1e-9);
+}
+
 /// Moves of 8 bytes a value of a shard: 4 and 12 s, to the device and back.
 TEST(StepTimeline, MovesOfStateByHand) {
   StepShape shape = two_units(1);
