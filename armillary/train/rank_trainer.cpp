@@ -78,8 +78,6 @@ RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, ProvedStep
       optimizer_(store_.pieces(), recipe_.optimizer, store_.dtypes().master),
       rates_(rates_of(recipe_).rates) {
   ARMILLARY_CHECK(step_.tables.zero() == store_.zero() && step_.tables.units() == store_.units());
-  // The loss is summed over all ranks, with other numbers (sum_over_ranks).
-  ARMILLARY_CHECK(step_.tables.shape().sequence_parallel);
 }
 
 void RankTrainer::load_parameters_of(const std::string& folder) {
@@ -141,7 +139,7 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   sums.loss = runner.run_gradients();
   recording_.set_activity(
       {.name = "sum of gradients", .bytes = store_.gradient_bytes(), .collective = true});
-  sums = sum_over_ranks(sums, beside);
+  sums = sum_over(runner.loss_group(), sums, beside);
   const double loss = sums.loss;
   refuse_broken_batch();
 
@@ -316,9 +314,10 @@ std::string RankTrainer::first_not_finite() {
   return comm::text_of_rank(world_, static_cast<int>(first - all.begin()), text);
 }
 
-// Sums over the ranks the numbers of a step, and what travels beside them. That is asked as late as
+// Sums over all ranks the numbers of a step, and what travels beside them. That is asked as late as
 // can be: a stop that comes in the step ends the run after it.
-StepSums RankTrainer::sum_over_ranks(StepSums mine, const std::function<Beside()>& beside) {
+StepSums RankTrainer::sum_over(comm::Communicator& ranks, StepSums mine,
+                               const std::function<Beside()>& beside) {
   const Beside told = beside();
   std::array values{mine.loss,
                     mine.visible_pairs,
@@ -328,12 +327,12 @@ StepSums RankTrainer::sum_over_ranks(StepSums mine, const std::function<Beside()
                     peak_is_low_ ? 1.0 : 0.0,
                     broken_ ? 1.0 : 0.0,
                     store_.waited_s() - validation_waited_s_};
-  comm::all_reduce_sum(world_, std::span(values));
+  comm::all_reduce_sum(ranks, std::span(values));
   next_targets_ = values[2];
   beside_ = {.stops = values[3], .busy = values[4]};
   ranks_above_peak_ = values[5];
   ranks_with_broken_ = values[6];
-  const double waited_s = values[7] / world_.world();
+  const double waited_s = values[7] / ranks.world();
   exposed_s_ = waited_s - std::exchange(waited_s_, waited_s);
   return {.loss = values[0], .visible_pairs = values[1]};
 }

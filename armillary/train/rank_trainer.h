@@ -104,12 +104,13 @@ class RankTrainer {
   double targets_of(const std::vector<Microbatch>& batch) const;
   model::ModelInputs inputs_of(const Microbatch& task) const;
   /// The objects on which the ops of a step act.
-  StepParts parts() { return {model_, store_, optimizer_, groups_.replicas(), recording_}; }
+  StepParts parts() { return {model_, store_, optimizer_, world_, recording_}; }
   /// Says what is wrong with a step, the same on all ranks; empty if nothing is. Collective.
   std::string fault_of(std::int64_t step, double loss, double grad_norm);
   /// Says where a number that is not finite was first, the same on all ranks. Collective.
   std::string first_not_finite();
-  StepSums sum_over_ranks(StepSums mine, const std::function<Beside()>& beside);
+  StepSums sum_over(comm::Communicator& ranks, StepSums mine,
+                    const std::function<Beside()>& beside);
   /// Throws on every rank the error with which a rank has read ahead, if one has.
   void refuse_broken_batch() const;
   StepMetrics measure(StepMetrics metrics, double visible_pairs, double seconds);

@@ -32,6 +32,17 @@ StepRunner::StepRunner(const StepParts& parts, const ProvedStep& step, StepTask 
     if (!(tile.tensor == StepTensor::Buffer)) continue;
     if (std::ranges::count(buffers_, tile.slot) == 0) buffers_.push_back(tile.slot);
   }
+  for (const std::vector<plan::Rank>& ranks : step.program.groups) {
+    groups_.push_back(group_with(ranks));
+  }
+  loss_group_ = parts.world.world() == 1 ? &parts.world : nullptr;
+  for (const Op& op : ops) {
+    if (!plan::step::step_words()[op.kind].joint) continue;
+    ARMILLARY_CHECK(groups_.at(static_cast<std::size_t>(op.peer)) != nullptr);
+    ARMILLARY_CHECK(goes_over_its_group(op));
+    if (tensor_of(op) == StepTensor::Loss) loss_group_ = &group_of(op);
+  }
+  ARMILLARY_CHECK(loss_group_ != nullptr);
 }
 
 double StepRunner::run_gradients() {
@@ -183,30 +194,68 @@ void StepRunner::run_move(const Op& op) {
   parts_.store.start_move_back(owner_of(op), buffer_of(op.views[plan::step::MoveOperand::kFrom]));
 }
 
+/// The group of the store, or of all, that has these ranks of the mesh.
+comm::Communicator* StepRunner::group_with(const std::vector<plan::Rank>& ranks) const {
+  const comm::Communicator& world = parts_.world;
+  const Replicas& replicas = parts_.store.replicas();
+  const auto has_ranks = [&](const comm::Communicator* group) {
+    if (group == nullptr || group->world() != static_cast<int>(ranks.size())) return false;
+    int place = 0;
+    return std::ranges::all_of(
+        ranks, [&](plan::Rank rank) { return group->root_rank(place++) == world.root_rank(rank); });
+  };
+  for (comm::Communicator* const group :
+       {replicas.sharded, replicas.copies, replicas.tp,
+        parts_.store.alike_along_tp(step_.tables.shape().sharers), &parts_.world}) {
+    if (has_ranks(group)) return group;
+  }
+  return nullptr;
+}
+
 comm::Communicator& StepRunner::group_of(const Op& op) const {
-  const auto place = static_cast<std::size_t>(op.peer);
-  const plan::step::AxisSet axes = step_.tables.axis_sets()[place];
-  const Replicas& replicas = parts_.replicas;
-  comm::Communicator* const group = axes == step_.tables.tp_axis()        ? replicas.tp
-                                    : axes == step_.tables.copies_axis()  ? replicas.copies
-                                    : axes == step_.tables.replica_axes() ? replicas.sharded
-                                                                          : nullptr;
-  ARMILLARY_CHECK(group != nullptr &&
-                  group->world() == static_cast<int>(step_.program.groups[place].size()));
-  return *group;
+  return *groups_[static_cast<std::size_t>(op.peer)];
+}
+
+bool StepRunner::is_along_tp(const comm::Communicator& group) const {
+  return &group == parts_.store.alike_along_tp(group.world());
+}
+
+/// Whether the group of a joint op is the one over which its values are spread.
+bool StepRunner::goes_over_its_group(const Op& op) const {
+  const comm::Communicator& group = group_of(op);
+  const Replicas& replicas = parts_.store.replicas();
+  if (!(op.kind == StepOp::AllReduce)) return &group == replicas.sharded;
+  if (tensor_of(op) == StepTensor::Loss) return group.world() == parts_.world.world();
+  if (tensor_of(op) == StepTensor::Norm) return &group == replicas.sharded || &group == replicas.tp;
+  return sums_over_its_group(op);
+}
+
+/// The same for an all-reduce of gradients: of one use along tp, or of a whole unit.
+bool StepRunner::sums_over_its_group(const Op& op) const {
+  const comm::Communicator& group = group_of(op);
+  const plan::step::StepTables& tables = step_.tables;
+  const Replicas& replicas = parts_.store.replicas();
+  const plan::BlockIds& parts = op.views.front().blocks;
+  if (is_along_tp(group)) {
+    const plan::step::TpUse use = tables.parts()[static_cast<std::size_t>(parts.front())].use;
+    return parts.size() == 1 && group.world() == tables.holders(use);
+  }
+  // At stage 0 the replicas are copies.
+  const bool is_stage_0 = tables.zero() == 0 && replicas.copies == nullptr;
+  const comm::Communicator* const copies = is_stage_0 ? replicas.sharded : replicas.copies;
+  return &group == copies && parts == tables.parts_of(owner_of(op));
 }
 
 void StepRunner::run_all_reduce(const Op& op) {
   Store& store = parts_.store;
+  comm::Communicator& group = group_of(op);
   if (tensor_of(op) == StepTensor::Loss) return;
-  if (tensor_of(op) == StepTensor::Norm) return parts_.optimizer.sum_squares(group_of(op));
+  if (tensor_of(op) == StepTensor::Norm) return parts_.optimizer.sum_squares(group);
   store.finish_sum();
   parts_.recording.set_activity(
       {.name = "sum of gradients", .bytes = store.gradient_bytes(), .collective = true});
-  const auto place = static_cast<std::size_t>(op.peer);
-  const plan::step::AxisSet axes = step_.tables.axis_sets()[place];
-  if ((axes & step_.tables.tp_axis()) == 0) return store.sum_share(owner_of(op), group_of(op));
-  store.sum_along_tp(owner_of(op), static_cast<int>(step_.program.groups[place].size()));
+  if (is_along_tp(group)) return store.sum_along_tp(owner_of(op), group);
+  store.sum_share(owner_of(op), group);
 }
 
 }  // namespace armillary::train

@@ -3,10 +3,13 @@
 //
 //   gather, release            Store: starts; waits before the unit runs
 //   forward, loss, backward    Model, a graph for each unit
-//   sums of gradients          Store, over the groups that the op names
+//   sums of gradients          Store
 //   norm, update               Optimizer
 //   move                       Store: starts; an update waits for the fetch of its state
 //   sum of the loss            left to the caller, who sums other numbers with it
+//
+// A joint op goes over the group that it names, rank by rank that of the proof. It is refused
+// before anything moves if that is not a group over which its values are spread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -17,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/comm/communicator.h"
 #include "armillary/model/model.h"
 #include "armillary/train/optimizer.h"
 #include "armillary/train/recording.h"
@@ -30,7 +34,7 @@ struct StepParts {
   model::Model& model;
   Store& store;
   Optimizer& optimizer;
-  const Replicas& replicas;
+  comm::Communicator& world;  ///< The ranks of the mesh.
   const Recording& recording;
 };
 
@@ -45,10 +49,13 @@ struct StepTask {
 /// Runs a step once, part by part. Its arguments must outlive it. Threads: that of the rank.
 class StepRunner {
  public:
+  /// @throws InternalError if an op names a group that is not the store's for it.
   StepRunner(const StepParts& parts, const ProvedStep& step, StepTask task);
 
   /// All that comes before the sum of the loss. Returns this rank's share of the loss. Collective.
   double run_gradients();
+  /// The group over which the program then sums the loss: all ranks.
+  comm::Communicator& loss_group() const { return *loss_group_; }
   /// The squares of all gradients. Collective.
   void run_norm();
   /// To be called when the optimizer has clipped. Collective.
@@ -66,6 +73,10 @@ class StepRunner {
   void run_op(const Op& op);
   plan::TensorId tensor_of(const Op& op) const;
   int owner_of(const Op& op) const;
+  comm::Communicator* group_with(const std::vector<plan::Rank>& ranks) const;
+  bool goes_over_its_group(const Op& op) const;
+  bool sums_over_its_group(const Op& op) const;
+  bool is_along_tp(const comm::Communicator& group) const;
   comm::Communicator& group_of(const Op& op) const;
   void run_forward(const plan::View& x);
   void run_loss();
@@ -80,9 +91,11 @@ class StepRunner {
   const StepParts parts_;
   const ProvedStep& step_;
   const StepTask task_;
-  std::size_t norm_ = 0;                      ///< The first op behind the sums of gradients.
-  std::size_t update_ = 0;                    ///< The first update.
-  std::vector<int> buffers_;                  ///< Slots of the store's buffers.
+  std::size_t norm_ = 0;                     ///< The first op behind the sums of gradients.
+  std::size_t update_ = 0;                   ///< The first update.
+  std::vector<int> buffers_;                 ///< Slots of the store's buffers.
+  std::vector<comm::Communicator*> groups_;  ///< Those of the program; null: not the store's.
+  comm::Communicator* loss_group_ = nullptr;
   std::optional<model::ModelInputs> inputs_;  ///< Those of the microbatch that runs.
   std::vector<UnitPass> passes_;
   at::Tensor grad_;  ///< That of the output of the unit that runs backward next.

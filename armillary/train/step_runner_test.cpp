@@ -9,7 +9,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <string>
 #include <vector>
 
@@ -17,8 +16,8 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/step/storage.h"
 #include "armillary/plan/step/words.h"
-#include "armillary/train/replica_groups.h"
 #include "armillary/train/step_shape.h"
+#include "armillary/train/testing/step_rank.h"
 #include "armillary/train/testing/three_units.h"
 
 namespace armillary::train {
@@ -38,85 +37,16 @@ class FourUnits : public ThreeUnits {
   }
 };
 
-/// A run of one step.
-struct StepCase {
-  int ranks = 1;
-  int copies = 1;
-  int zero = 0;
-  int passes = 1;
-  bool reshard = true;
-  bool on_host = false;  ///< State of the optimizer.
-  bool bf16 = false;     ///< Parameters.
-};
-
-/// All of a rank that a step needs.
-class StepRank {
- public:
-  StepRank(comm::Communicator& comm, const StepCase& of)
-      : mesh_(comm, {.dp = of.ranks}),
-        parallelism_(options(of)),
-        groups_(mesh_, parallelism_),
-        store_(model_, 7, groups_.replicas(), dtypes_of(training(of)), {.on_host = of.on_host}),
-        optimizer_(store_.pieces(), {}),
-        recording_(comm, ""),
-        step_(proved_step(comm, shape(of))) {}
-
-  /// Gradients, norm and update; returns the norm.
-  double take() {
-    model::ModelInputs inputs{
-        {}, {}, [](const at::Tensor& q, const at::Tensor&, const at::Tensor&) { return q; }};
-    StepRunner runner({model_, store_, optimizer_, groups_.replicas(), recording_}, step_,
-                      {.inputs = [&](int) { return inputs; }, .targets = 2, .lr = 0.01});
-    runner.run_gradients();
-    for (const Piece& piece : store_.pieces()) gradients_.push_back(piece.gradient.clone());
-    runner.run_norm();
-    const double norm = optimizer_.clip(INFINITY);
-    runner.run_update();
-    return norm;
-  }
-
-  const Store& store() const { return store_; }
-  const std::vector<at::Tensor>& gradients() const { return gradients_; }
-  plan::step::StepBytes bytes() const { return bytes_of(step_.tables, step_.program); }
-
- private:
-  static ParallelismOptions options(const StepCase& of) {
-    ParallelismOptions parallelism;
-    parallelism.data_parallel_replicate_degree = of.copies;
-    parallelism.zero = of.zero;
-    parallelism.reshard_after_forward = of.reshard;
-    return parallelism;
-  }
-  static TrainingOptions training(const StepCase& of) {
-    TrainingOptions training;
-    training.global_batch_size = static_cast<std::int64_t>(of.ranks) * of.passes;
-    training.local_batch_size = 1;
-    if (of.bf16) training.mixed_precision_param = "bfloat16";
-    return training;
-  }
-  plan::step::StepShape shape(const StepCase& of) const {
-    OptimizerOptions optimizer;
-    if (of.on_host) optimizer.state_device = "host";
-    return step_shape_of(model_, mesh_.shape(), parallelism_, training(of), optimizer);
-  }
-
-  FourUnits model_;
-  comm::Mesh mesh_;
-  ParallelismOptions parallelism_;
-  ReplicaGroups groups_;
-  Store store_;
-  Optimizer optimizer_;
-  Recording recording_;
-  ProvedStep step_;
-  std::vector<at::Tensor> gradients_;
-};
-
 at::Tensor part_of(const at::Tensor& whole, const model::GlobalRange& range) {
   at::Tensor part = whole;
   for (std::size_t dim = 0; dim < range.size.size(); ++dim) {
     part = part.narrow(static_cast<std::int64_t>(dim), range.begin[dim], range.size[dim]);
   }
   return part;
+}
+
+plan::step::StepBytes program_bytes(const StepRank& rank) {
+  return plan::step::bytes_of(rank.step().tables, rank.step().program);
 }
 
 /// Expects the gradients of a rank to be `factor` times the parts of those of one rank.
@@ -136,25 +66,28 @@ TEST(StepRunner, GivesTheGradientsOfOneRankAndTakesTheBytesOfItsProgram) {
   std::vector<StepCase> cases;
   for (int zero = 0; zero <= 3; ++zero) {
     for (const int passes : {1, 3}) {
-      cases.push_back({.ranks = 1, .zero = zero, .passes = passes});
-      cases.push_back({.ranks = 3, .zero = zero, .passes = passes});
-      cases.push_back({.ranks = 4, .copies = 2, .zero = zero, .passes = passes});
-      cases.push_back({.ranks = 2, .copies = 2, .zero = zero, .passes = passes});
+      cases.push_back({.zero = zero, .passes = passes});
+      cases.push_back({.mesh = {.dp = 3}, .zero = zero, .passes = passes});
+      cases.push_back({.mesh = {.dp = 4}, .copies = 2, .zero = zero, .passes = passes});
+      cases.push_back({.mesh = {.dp = 2}, .copies = 2, .zero = zero, .passes = passes});
     }
   }
-  cases.push_back({.ranks = 3, .zero = 3, .passes = 2, .reshard = false});
+  cases.push_back({.mesh = {.dp = 3}, .zero = 3, .passes = 2, .reshard = false});
   comm::run_ranks(1, [&](comm::Communicator& alone) {
-    StepRank one(alone, {});
+    FourUnits model;
+    StepRank one(alone, model, {});
     const double norm = one.take();
     for (const StepCase& of : cases) {
-      comm::run_ranks(of.ranks, [&](comm::Communicator& comm) {
-        SCOPED_TRACE(testing::Message() << of.ranks << " ranks, " << of.copies << " copies, stage "
-                                        << of.zero << ", " << of.passes << " passes");
-        StepRank rank(comm, of);
-        const double factor = of.ranks * of.passes;
+      comm::run_ranks(of.mesh.dp, [&](comm::Communicator& comm) {
+        SCOPED_TRACE(testing::Message()
+                     << of.mesh.dp << " ranks, " << of.copies << " copies, stage " << of.zero
+                     << ", " << of.passes << " passes");
+        FourUnits mine;
+        StepRank rank(comm, mine, of);
+        const double factor = of.mesh.dp * of.passes;
         EXPECT_NEAR(rank.take(), norm * factor, 1e-5 * norm * factor);
         expect_gradients(rank, one, factor);
-        EXPECT_EQ(rank.bytes(),
+        EXPECT_EQ(program_bytes(rank),
                   (plan::step::StepBytes{rank.store().bytes_at_rest(), rank.store().peak_bytes()}));
       });
     }
@@ -166,10 +99,11 @@ TEST(StepRunner, StateOnTheHostHasTheBitsOfStateOnTheDevice) {
     for (int zero = 0; zero <= 3; ++zero) {
       comm::run_ranks(3, [&](comm::Communicator& comm) {
         SCOPED_TRACE(testing::Message() << "stage " << zero << (bf16 ? ", bf16" : ""));
-        StepCase of{.ranks = 3, .zero = zero, .passes = 2, .bf16 = bf16};
-        StepRank device(comm, of);
+        FourUnits model;
+        StepCase of{.mesh = {.dp = 3}, .zero = zero, .passes = 2, .bf16 = bf16};
+        StepRank device(comm, model, of);
         of.on_host = true;
-        StepRank host(comm, of);
+        StepRank host(comm, model, of);
         for (int step = 0; step < 3; ++step) {
           const double norm = device.take();
           EXPECT_EQ(host.take(), norm);
@@ -182,8 +116,9 @@ TEST(StepRunner, StateOnTheHostHasTheBitsOfStateOnTheDevice) {
           }
         }
         const Store& store = host.store();
-        EXPECT_EQ(host.bytes(), (plan::step::StepBytes{store.bytes_at_rest(), store.peak_bytes(),
-                                                       store.bytes_on_host()}));
+        EXPECT_EQ(program_bytes(host),
+                  (plan::step::StepBytes{store.bytes_at_rest(), store.peak_bytes(),
+                                         store.bytes_on_host()}));
         EXPECT_GT(store.bytes_on_host(), 0);
         EXPECT_EQ(device.store().bytes_on_host(), 0);
         EXPECT_EQ(store.bytes_at_rest() + store.bytes_on_host(), device.store().bytes_at_rest());
@@ -194,14 +129,14 @@ TEST(StepRunner, StateOnTheHostHasTheBitsOfStateOnTheDevice) {
 
 /// The text with which each rank refuses a step that one of them has changed.
 std::vector<std::string> refusals(const StepCase& of, int changed, plan::step::StepOp dropped) {
-  std::vector<std::string> told(static_cast<std::size_t>(of.ranks));
-  comm::run_ranks(of.ranks, [&](comm::Communicator& comm) {
+  std::vector<std::string> told(static_cast<std::size_t>(of.mesh.dp));
+  comm::run_ranks(of.mesh.dp, [&](comm::Communicator& comm) {
     const FourUnits model;
     ParallelismOptions parallelism;
     parallelism.zero = of.zero;
     TrainingOptions training;
-    training.global_batch_size = of.ranks;
-    const auto shape = step_shape_of(model, {.dp = of.ranks}, parallelism, training);
+    training.global_batch_size = of.mesh.dp;
+    const auto shape = step_shape_of(model, of.mesh, parallelism, training);
     const auto drop = [&](plan::RankProgram& program) {
       if (program.rank != changed) return;
       std::erase_if(program.ops, [&](const plan::Op& op) { return op.kind == dropped; });
@@ -217,17 +152,17 @@ std::vector<std::string> refusals(const StepCase& of, int changed, plan::step::S
 
 TEST(StepProof, AChangedProgramIsShownOnEveryRank) {
   using plan::step::StepOp;
-  EXPECT_THAT(refusals({.ranks = 2, .zero = 3}, 1, StepOp::Release),
+  EXPECT_THAT(refusals({.mesh = {.dp = 2}, .zero = 3}, 1, StepOp::Release),
               testing::Each(AllOf(HasSubstr("rank 1: train: the training step is not proved"),
                                   HasSubstr("which is not released"), HasSubstr("<-- HERE"))));
-  EXPECT_THAT(refusals({.ranks = 2, .zero = 1}, 0, StepOp::Norm),
+  EXPECT_THAT(refusals({.mesh = {.dp = 2}, .zero = 1}, 0, StepOp::Norm),
               testing::Each(AllOf(HasSubstr("rank 0: train: the training step is not proved"),
                                   HasSubstr("<-- HERE"))));
   // A large mesh is proved by a small one.
-  EXPECT_THAT(refusals({.ranks = 5, .zero = 1}, 4, StepOp::Update),
+  EXPECT_THAT(refusals({.mesh = {.dp = 5}, .zero = 1}, 4, StepOp::Update),
               testing::Each(AllOf(HasSubstr("alike: op "), HasSubstr("of rank 4 is another one"),
                                   HasSubstr("<-- HERE"))));
-  EXPECT_THAT(refusals({.ranks = 5, .zero = 1}, 9, StepOp::Update), testing::Each(""));
+  EXPECT_THAT(refusals({.mesh = {.dp = 5}, .zero = 1}, 9, StepOp::Update), testing::Each(""));
 }
 
 TEST(StepProof, AnotherModelIsRefusedOnEveryRank) {

@@ -359,16 +359,21 @@ void Store::start_sum(int unit) {
   count_bytes();
 }
 
+comm::Communicator* Store::alike_along_tp(int ranks) const {
+  if (ranks == tp_ranks(replicas_)) return replicas_.tp;
+  const auto group = shared_.find(ranks);
+  return group == shared_.end() ? nullptr : group->second.get();
+}
+
 // One sum for all gradients that as many ranks share.
-void Store::sum_along_tp(int unit, int copies) {
+void Store::sum_along_tp(int unit, comm::Communicator& group) {
   const std::string& name = unit_at(unit).name;
   std::vector<at::Tensor> parts;
   for (const Weight& weight : weights_) {
-    if (weight.copies != copies || weight.parameter.units.front() != name) continue;
+    if (weight.copies != group.world() || weight.parameter.units.front() != name) continue;
     parts.push_back(weight.gradient.view({-1}));
   }
   const at::Tensor sum = at::cat(parts);
-  comm::Communicator& group = copies == tp_ranks(replicas_) ? *replicas_.tp : *shared_.at(copies);
   {
     const WaitTime wait(waited_s_);
     comm::all_reduce(group, array_of(sum));

@@ -100,6 +100,10 @@ class Store {
   /// The stage; 0 on one rank.
   int zero() const { return zero_; }
   const Dtypes& dtypes() const { return dtypes_; }
+  const Replicas& replicas() const { return replicas_; }
+  /// The group of so many neighbours along tp that have some ranges alike; null: no parameter is
+  /// shared so.
+  comm::Communicator* alike_along_tp(int ranks) const;
 
   /// Writes the values of this rank's range along tp of each parameter to a flat tensor of the
   /// masters' dtype, in row-major order, unit by unit.
@@ -128,8 +132,9 @@ class Store {
   void gather(int unit);
   /// Waits for it, if it is under way, and gives the memory of the values back.
   void drop_values(int unit);
-  /// Sums those of the unit's gradients that so many ranks along tp have. Collective over these.
-  void sum_along_tp(int unit, int copies);
+  /// Sums those of the unit's gradients that as many ranks along tp have as the group, one of
+  /// alike_along_tp(). Collective over it.
+  void sum_along_tp(int unit, comm::Communicator& group);
   /// Waits for the sum before, then begins to sum the unit's gradients over the replicas that
   /// divide them, each rank its share, in the dtype in which they travel; passes are added in that
   /// of masters. Stages 1 to 3, at stage 1 once a step; collective.

@@ -96,7 +96,7 @@ class StepOverlapRate::StepRank {
   /// Takes a step. Collective.
   void run() {
     train::StepRunner runner(
-        {*model_, store_, optimizer_, groups_.replicas(), recording_}, step_,
+        {*model_, store_, optimizer_, comm_, recording_}, step_,
         {.inputs = [this](int pass) { return inputs_[static_cast<std::size_t>(pass)]; },
          .targets = targets_,
          .lr = 0});
