@@ -20,8 +20,6 @@
 
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
-#include "armillary/comm/strided.h"
-#include "armillary/comm/watched_communicator.h"
 #include "armillary/core/error.h"
 #include "armillary/model/testing/counting_allocator.h"
 #include "armillary/train/store.h"
@@ -217,36 +215,6 @@ TEST(StoreZero, EmptySharesAreLegal) {
     });
     EXPECT_EQ(std::accumulate(owned.begin(), owned.end(), std::int64_t{0}), 28);
     EXPECT_GT(std::ranges::count(owned, std::int64_t{0}), 0) << zero;
-  }
-}
-
-// All ranks together send so many elements. The table has two users, so stage 3 gathers it four
-// times a pass, and all others twice.
-TEST(StoreZero, ElementsOnTheWireAreThoseOfTheStage) {
-  constexpr std::int64_t kTable = 15;
-  constexpr std::int64_t kOthers = 9 + 3 + 1;
-  for (const int world : {2, 3}) {
-    for (const int passes : {1, 3}) {
-      for (int zero = 1; zero <= 3; ++zero) {
-        std::atomic<std::int64_t> bytes = 0;
-        comm::run_ranks(world, [&](comm::Communicator& inner) {
-          comm::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
-            if (message.direction == comm::Direction::Send) {
-              bytes += comm::total_bytes(message.parts);
-            }
-          });
-          ThreeUnits model;
-          Store store(model, 7, {.sharded = &comm, .zero = zero});
-          train_on(store, model, 1, passes, {.sharded = &comm});
-          store.gather_values();
-        });
-        const std::int64_t times[] = {0, 2, passes + 1, 0};
-        const std::int64_t elements =
-            zero == 3 ? passes * (5 * kTable + 3 * kOthers) : times[zero] * (kTable + kOthers);
-        EXPECT_EQ(bytes, std::int64_t{4} * (world - 1) * elements)
-            << world << " ranks, stage " << zero << ", " << passes << " passes";
-      }
-    }
   }
 }
 
