@@ -161,8 +161,8 @@ TEST(StepRunner, SendsTheBytesOfItsProgram) {
         EXPECT_EQ(rank.sent_bytes(), mine) << name_of(of, tied) << ", rank " << comm.rank();
         sent_bytes += rank.sent_bytes();
       });
-      EXPECT_GT(sent_bytes, 0);
-      EXPECT_EQ(sent_bytes, program_bytes);
+      EXPECT_GT(sent_bytes.load(), 0);
+      EXPECT_EQ(sent_bytes.load(), program_bytes.load());
     }
   }
 }
