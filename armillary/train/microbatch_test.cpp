@@ -17,8 +17,11 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/train/testing/prepared_tokens.h"
+#include "armillary/train/testing/scratch_folder.h"
 #include "armillary/train/testing/sequences.h"
 #include "armillary/train/testing/small_training.h"
+#include "armillary/train/token_data.h"
 
 namespace armillary::train {
 namespace {
@@ -144,16 +147,16 @@ TEST(JoinedMask, ZigzagBalancesAnyNumberOfCausalSequences) {
   }
 }
 
-/// Counts what is read of a text; no sequence may be read whole.
-class CountedText : public Data {
+/// Counts what is read of data; no sequence may be read whole.
+class CountedData : public Data {
  public:
-  explicit CountedText(const PackedText& text) : text_(text) {}
-  std::int64_t vocab_size() const override { return text_.vocab_size(); }
+  explicit CountedData(const Data& data) : data_(data) {}
+  std::int64_t vocab_size() const override { return data_.vocab_size(); }
   Sequence at(std::int64_t index) const override {
     fail<Error>("sequence {} is read whole", index);
   }
   std::optional<SequenceParts> parts(std::int64_t index) const override {
-    SequenceParts parts = *text_.parts(index);
+    SequenceParts parts = *data_.parts(index);
     parts.rows = [this, rows = parts.rows](std::span<const std::int64_t> positions) {
       tokens_ += static_cast<std::int64_t>(positions.size());
       return rows(positions);
@@ -163,16 +166,21 @@ class CountedText : public Data {
   std::int64_t tokens() const { return tokens_; }
 
  private:
-  const PackedText& text_;
+  const Data& data_;
   mutable std::atomic<std::int64_t> tokens_ = 0;
 };
 
-TEST(Microbatch, ARankReadsItsOwnTokensOnly) {
-  const PackedText text = words(50);
+/// Sequences of 50 tokens.
+void expect_own_tokens_only(const Data& all) {
+  const auto recipe_of = [&](std::int64_t local) {
+    Recipe recipe = recipe_of_passes(50, local, "zigzag");
+    recipe.model.vocab_size = all.vocab_size();
+    return recipe;
+  };
   for (const std::int64_t local : {1, 2}) {
     for (int rank = 0; rank < 4; ++rank) {
-      const CountedText data(text);
-      const Recipe recipe = recipe_of_passes(50, local, "zigzag");
+      const CountedData data(all);
+      const Recipe recipe = recipe_of(local);
       const std::unique_ptr<model::Model> model = make_model(recipe);
       const Microbatch mine =
           read_microbatch(data, 0, *model, recipe, {model->cost().attention, rank, 4});
@@ -181,13 +189,22 @@ TEST(Microbatch, ARankReadsItsOwnTokensOnly) {
     }
   }
   // A whole run, whose ranks together read every token of its steps once.
-  Recipe recipe = recipe_of_passes(50, 2, "zigzag");
+  Recipe recipe = recipe_of(2);
   recipe.training.global_batch_size = 4;
   recipe.training.steps = 2;
   recipe.parallelism.context_parallel_degree = 3;
-  const CountedText data(text);
+  const CountedData data(all);
   train(recipe, data, {});
   EXPECT_EQ(data.tokens(), 2 * 4 * 50);
+}
+
+// Rows are counted here; token_data_test.cpp has what parts() of prepared tokens reads beside them.
+TEST(Microbatch, ARankReadsItsOwnTokensOnly) {
+  expect_own_tokens_only(words(50));
+  const ScratchFolder folder;
+  const std::string tokens =
+      prepare_tokens(folder.path(), "tokens", std::string(420, 'a'), 50, corpus::PackingKind::Cut);
+  expect_own_tokens_only(TokenData(tokens, corpus::CorpusPart::Train, 3));
 }
 
 /// Parts that are not those of a sequence of two tokens.

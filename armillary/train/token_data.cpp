@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <numeric>
@@ -38,17 +39,13 @@ model::Fields rows_of(const corpus::MappedSequence& sequence,
   return {{model::kTokens, tokens_L}, {model::kLabels, labels_L}};
 }
 
-std::uint64_t digest_of_bytes(const corpus::MappedSequence& sequence) {
-  const std::string text = io::content_hash(sequence.bytes) +
-                           io::content_hash(std::as_bytes(std::span(sequence.pieces))) +
-                           (sequence.has_padding ? "padding" : "");
-  return std::stoull(io::content_hash(text).substr(0, 16), nullptr, 16) | 1;
-}
-
 }  // namespace
 
 TokenData::TokenData(const std::string& folder, corpus::CorpusPart part, std::int64_t seed)
-    : corpus_(folder, part), part_(part), seed_(seed) {}
+    : corpus_(folder, part),
+      part_(part),
+      seed_(seed),
+      hash_(io::content_hash(corpus::to_text(corpus_.index()))) {}
 
 Sequence TokenData::at(std::int64_t index) const {
   const corpus::MappedSequence mapped = corpus_.at(index, static_cast<std::uint64_t>(seed_));
@@ -60,10 +57,13 @@ Sequence TokenData::at(std::int64_t index) const {
 std::optional<SequenceParts> TokenData::parts(std::int64_t index) const {
   corpus::MappedSequence mapped = corpus_.at(index, static_cast<std::uint64_t>(seed_));
   std::vector<std::int64_t> documents = mapped.pieces;
-  const std::uint64_t digest = digest_of_bytes(mapped);
+  // Ranks with the same index have the same tokens there; most of them are for other ranks.
+  const std::string hash =
+      io::content_hash(fmt::format("{} {} {} {} {}", hash_, seed_, mapped.origin,
+                                   fmt::join(documents, ","), mapped.has_padding));
   return SequenceParts{
       .documents = std::move(documents),
-      .digest = digest,
+      .digest = std::stoull(hash.substr(0, 16), nullptr, 16) | 1,
       .rows = [mapped = std::move(mapped)](std::span<const std::int64_t> positions) {
         return rows_of(mapped, positions);
       }};

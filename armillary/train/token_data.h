@@ -15,8 +15,10 @@ namespace armillary::train {
 ///
 /// (1) The label of a token is the next one of its document; the separator behind a document, the
 /// last token before a cut of which nothing follows, and padding have kIgnoredLabel. (2) Padding is
-/// a document of its own, so masks of documents hide it. (3) parts() compares the bytes of a mapped
-/// sequence and copies the tokens that are asked for.
+/// a document of its own, so masks of documents hide it. (3) parts() reads the lengths of
+/// documents, and its rows the tokens that are asked for with those behind them. Its digest is of
+/// the index, the seed, the documents and the place in a shard: a shard that was changed behind its
+/// index is told by corpus::Corpus::verify() alone.
 class TokenData : public Data {
  public:
   /// @throws as corpus::Corpus.
@@ -34,6 +36,7 @@ class TokenData : public Data {
   corpus::Corpus corpus_;
   corpus::CorpusPart part_;
   std::int64_t seed_;
+  std::string hash_;  ///< Hash of the index.
 };
 
 }  // namespace armillary::train

@@ -11,10 +11,8 @@
 #include <utility>
 
 #include "armillary/core/error.h"
-#include "armillary/text/corpus/prepare.h"
-#include "armillary/text/tokenizer/huggingface.h"
-#include "armillary/text/tokenizer/testing/small_tokenizers.h"
 #include "armillary/train/load_data.h"
+#include "armillary/train/testing/prepared_tokens.h"
 #include "armillary/train/testing/sequences.h"
 
 namespace armillary::train {
@@ -34,17 +32,8 @@ class TokenFolder : public testing::Test {
   void TearDown() override { std::filesystem::remove_all(root_); }
 
   std::string prepare(const std::string& text, std::int64_t seq_len, corpus::PackingKind packing) {
-    std::ofstream(root_ / "one.txt") << text;
-    const std::string folder = (root_ / ("tokens" + std::to_string(count_++))).string();
-    corpus::prepare({.folder = folder,
-                     .sources = {{"one", (root_ / "one.txt").string(), 1}},
-                     .documents = {},
-                     .seq_len = seq_len,
-                     .packing = packing,
-                     .separator = "<|end|>"},
-                    tokenizer::Tokenizer(tokenizer::read_huggingface(tokenizer::byte_level_json(),
-                                                                     "", "bytes.json")));
-    return folder;
+    return prepare_tokens(root_.string(), "tokens" + std::to_string(count_++), text, seq_len,
+                          packing);
   }
 
   std::filesystem::path root_ = std::filesystem::temp_directory_path() /
@@ -97,6 +86,42 @@ TEST_F(TokenFolder, PartsAreThoseOfTheWholeSequence) {
       }
     }
   }
+}
+
+TEST_F(TokenFolder, DigestsTellTextsSeedsAndPlaces) {
+  const auto digest = [&](const std::string& text, std::int64_t seed, std::int64_t index) {
+    const TokenData data(prepare(text, 5, corpus::PackingKind::Cut), corpus::CorpusPart::Train,
+                         seed);
+    return data.parts(index)->digest;
+  };
+  const std::uint64_t one = digest("abcdefghijkl", 1, 0);
+  EXPECT_NE(one, 0U);
+  EXPECT_EQ(digest("abcdefghijkl", 1, 0), one) << "prepared once more";
+  EXPECT_NE(digest("abcdefghijkL", 1, 0), one);
+  EXPECT_NE(digest("abcdefghijkl", 2, 0), one);
+  EXPECT_NE(digest("abcdefghijkl", 1, 1), one);
+}
+
+/// Tokens of other ranks are changed in the mapped file: a rank that read them would notice.
+TEST_F(TokenFolder, PartsNeedNoTokenOfOtherRanks) {
+  const std::string folder = prepare(std::string(60, 'a'), 50, corpus::PackingKind::Cut);
+  const TokenData data(folder, corpus::CorpusPart::Train, 1);
+  ASSERT_EQ(data.sequences_per_epoch(), 1);
+  const Numbers mine{0, 1, 2, 47, 48, 49};
+  const auto tokens_at = [&](const Numbers& positions) {
+    return tokens_of(Sequence{data.parts(0)->rows(positions), {}});
+  };
+  const Numbers tokens = tokens_at(mine);
+  const std::uint64_t digest = data.parts(0)->digest;
+  std::fstream shard(folder + "/train-000-00000.tokens",
+                     std::ios::in | std::ios::out | std::ios::binary);
+  shard.seekp(std::streamoff{2 * 4});
+  shard << std::string(std::size_t{2 * (47 - 4)}, '\0');
+  shard.close();
+  ASSERT_TRUE(shard.good());
+  EXPECT_THAT(tokens_at({3, 4, 46, 47}), ElementsAre('a', 0, 0, 'a')) << "the file was changed";
+  EXPECT_EQ(data.parts(0)->digest, digest);
+  EXPECT_EQ(tokens_at(mine), tokens);
 }
 
 TEST_F(TokenFolder, ARecipeNamesIt) {

@@ -1,5 +1,7 @@
 #include "armillary/text/corpus/corpus.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <system_error>
@@ -73,8 +75,10 @@ MappedSequence Corpus::at(std::int64_t number, std::uint64_t seed) const {
 MappedSequence Corpus::read(const PartOfSource& source, std::int64_t sequence) const {
   const auto end = std::ranges::upper_bound(source.ends, sequence);
   const auto shard = static_cast<std::size_t>(end - source.ends.begin());
-  const std::int64_t begin = shard == 0 ? 0 : source.ends[shard - 1];
-  return source.shards[shard]->at(sequence - begin);
+  const std::int64_t place = sequence - (shard == 0 ? 0 : source.ends[shard - 1]);
+  MappedSequence mapped = source.shards[shard]->at(place);
+  mapped.origin = fmt::format("{} {}", source.hashes[shard], place);
+  return mapped;
 }
 
 void Corpus::verify() const {

@@ -63,6 +63,8 @@ struct MappedSequence {
   int token_bytes = 2;
   std::vector<std::int64_t> pieces = {};  ///< As PackedSequence::pieces.
   bool has_padding = false;               ///< As PackedSequence::has_padding.
+  /// In a Corpus the hash that the index has of its shard, and its number there.
+  std::string origin = {};
 
   /// The token at a place; at seq_len, behind the last, as PackedSequence::next. Requires
   /// 0 <= place <= seq_len.
