@@ -88,6 +88,9 @@ sim::DeviceSpec measure_device(const CalibrateCase& spec, const bench::MakeRanks
   }
   progress("matrix products");
   device.matmul_flops_per_s = measure_products(spec.dtypes, *ranks, spec.world);
+  if (spec.dtypes.size() > 1 && std::ranges::count(spec.dtypes, plan::Dtype::F32) > 0) {
+    device.matmul_fp32_flops_per_s = measure_products({plan::Dtype::F32}, *ranks, spec.world);
+  }
   progress("accumulators");
   const double carry = measure_carry({.dtype = spec.dtypes.front(),
                                       .head_dim = spec.head_dims.front(),
@@ -162,6 +165,7 @@ void give_cores(int cores, sim::Cluster& cluster) {
   cluster.device.memory_bytes_per_s *= ranks_per_core;
   cluster.device.carry_bytes_per_s *= ranks_per_core;
   cluster.device.matmul_flops_per_s *= ranks_per_core;
+  cluster.device.matmul_fp32_flops_per_s *= ranks_per_core;
   for (sim::MemoryCurve& curve : cluster.device.memory) {
     for (sim::RatePoint& point : curve.points) point.rate *= ranks_per_core;
   }

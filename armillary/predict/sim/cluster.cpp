@@ -86,6 +86,11 @@ DeviceSpec known_device(const std::string& where, const std::string& name) {
                         list_names(names), nearest.empty() ? "" : "; nearest: " + nearest);
 }
 
+constexpr std::array<std::pair<const char*, double DeviceSpec::*>, 3> kProductRates{
+    {{"matmul_TFLOPs", &DeviceSpec::matmul_flops_per_s},
+     {"matmul_fp32_TFLOPs", &DeviceSpec::matmul_fp32_flops_per_s},
+     {"matmul_fp64_TFLOPs", &DeviceSpec::matmul_fp64_flops_per_s}}};
+
 /// A device; `like` takes the values of a known one for keys that are not given.
 DeviceSpec read_device(TomlTable table) {
   DeviceSpec device;
@@ -100,8 +105,8 @@ DeviceSpec read_device(TomlTable table) {
   read("memory_GiB", kGiB, device.memory_bytes);
   read("memory_GBps", kGiga, device.memory_bytes_per_s);
   read("peak_TFLOPs", kTera, device.peak_flops_per_s);
-  if (const auto value = table.number("matmul_TFLOPs", Sign::Positive)) {
-    device.matmul_flops_per_s = *value * kTera;
+  for (const auto& [key, member] : kProductRates) {
+    if (const auto value = table.number(key, Sign::Positive)) device.*member = *value * kTera;
   }
   if (const auto value = table.number("host_GBps", Sign::Positive)) {
     device.host_bytes_per_s = *value * kGiga;

@@ -24,8 +24,11 @@ inline constexpr double kNoCap = std::numeric_limits<double>::infinity();
 struct DeviceSpec {
   std::string name;
   double memory_bytes = 0;
-  double peak_flops_per_s = 0;      ///< The vendor's figure; for utilisation only.
-  double matmul_flops_per_s = 0;    ///< Reached by large matrix products; 0: not known.
+  double peak_flops_per_s = 0;    ///< The vendor's figure; for utilisation only.
+  double matmul_flops_per_s = 0;  ///< Reached by large matrix products; 0: not known.
+  // The same in one dtype (device_dtype.h); 0: not known.
+  double matmul_fp32_flops_per_s = 0;
+  double matmul_fp64_flops_per_s = 0;
   double memory_bytes_per_s = 0;    ///< Reached by copies, merges and sums, reads plus writes.
   double host_bytes_per_s = 0;      ///< To or from its host; 0: one memory, in which copies go.
   std::vector<MemoryCurve> memory;  ///< The same of some kinds of ops, by bytes.

@@ -63,6 +63,8 @@ TEST(ClusterFile, WhatIsWrittenIsReadAgain) {
   }
   Cluster cluster = load_cluster("c6");
   cluster.name = "a \"b\" \\ c\n \u00e9";
+  cluster.device.matmul_fp32_flops_per_s = 19e12;
+  cluster.device.matmul_fp64_flops_per_s = 18e12;
   EXPECT_EQ(parse_cluster(to_toml(cluster), "written"), cluster) << to_toml(cluster);
 }
 

@@ -82,9 +82,12 @@ std::string to_toml(const Cluster& cluster) {
       cluster.messages.zero_copy, cluster.messages.in_order, quoted(device.name),
       device.memory_bytes / kGiB, device.memory_bytes_per_s / kGiga,
       device.peak_flops_per_s / kTera);
-  if (device.matmul_flops_per_s > 0) {
-    text += fmt::format("matmul_TFLOPs = {}\n", device.matmul_flops_per_s / kTera);
-  }
+  const auto add_products = [&](const char* key, double flops_per_s) {
+    if (flops_per_s > 0) text += fmt::format("{} = {}\n", key, flops_per_s / kTera);
+  };
+  add_products("matmul_TFLOPs", device.matmul_flops_per_s);
+  add_products("matmul_fp32_TFLOPs", device.matmul_fp32_flops_per_s);
+  add_products("matmul_fp64_TFLOPs", device.matmul_fp64_flops_per_s);
   if (device.host_bytes_per_s > 0) {
     text += fmt::format("host_GBps = {}\n", device.host_bytes_per_s / kGiga);
   }
