@@ -184,6 +184,7 @@ cost::ModelCost decoder_cost(const DecoderOptions& options) {
   cost::ModelCost cost;
   cost.layer_parameters = matrices + options.n_layers() * vector_parameters(options);
   cost.layer_matmul_parameters = matrices;
+  cost.kv_parameters = 2 * product(kv_dim_of(options), 1);
   cost.matmul_parameters = matrices + embedding;
   cost.first_parameters = embedding + positions;
   cost.last_parameters = norm_parameters(options) + (options.tied() ? 0 : embedding);

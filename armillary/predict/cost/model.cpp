@@ -52,6 +52,24 @@ ModelCost ModelCost::with_layers(std::int64_t layers) const {
   return cost;
 }
 
+ModelCost ModelCost::along_tp(int tp) const {
+  const std::int64_t more = kv_copies(attention, tp) - 1;
+  ModelCost cost = *this;
+  for (std::int64_t* const count : {&cost.parameters, &cost.layer_parameters,
+                                    &cost.matmul_parameters, &cost.layer_matmul_parameters}) {
+    *count += more * attention.layers * kv_parameters;
+  }
+  cost.kv_parameters += more * kv_parameters;
+  cost.bytes.layer += more * bytes.kv;
+  cost.bytes.kv += more * bytes.kv;
+  return cost;
+}
+
+int kv_copies(const ModelAttention& attention, int tp) {
+  const auto heads = static_cast<int>(attention.kv_heads);
+  return heads > 0 && tp > heads ? tp / heads : 1;
+}
+
 const std::vector<std::string>& recompute_names() {
   static const std::vector<std::string> names{"none", "full", "attention_output"};
   return names;
@@ -88,6 +106,7 @@ ModelCost cost_of(const ModelShape& shape) {
   ModelCost cost;
   cost.layer_parameters = cost.layer_matmul_parameters = shape.layers * layer;
   cost.matmul_parameters = cost.layer_parameters + output;
+  cost.kv_parameters = 2 * hidden * kv;
   cost.parameters = cost.matmul_parameters + output;  // with the embedding
   cost.attention = {shape.layers, shape.heads, shape.kv_heads, shape.head_dim};
   cost.bytes = {.layer = kBf16 * (6 * hidden + (shape.gated ? 3 : 2) * ffn + 2 * kv),

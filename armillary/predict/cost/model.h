@@ -66,6 +66,7 @@ struct ModelCost {
   /// parameter, backward 4.
   std::int64_t matmul_parameters = 0;
   std::int64_t layer_matmul_parameters = 0;  ///< Likewise.
+  std::int64_t kv_parameters = 0;            ///< Those of one layer that make K and V.
   /// Flops of all layers in forward beside these products and attention: for each token, and for
   /// each sequence whatever its tokens.
   double token_flops = 0;
@@ -84,7 +85,14 @@ struct ModelCost {
   /// The same model with another number of layers, 0 too. Requires one layer at least, and layers
   /// that are alike.
   ModelCost with_layers(std::int64_t layers) const;
+
+  /// The model as ranks along tp have it, 1 / tp each: K, V and the matrices that make them count
+  /// for every rank that has a copy (kv_copies).
+  ModelCost along_tp(int tp) const;
 };
+
+/// Ranks along tp that have the same KV head; 1 if there is a head for each rank.
+int kv_copies(const ModelAttention& attention, int tp);
 
 /// Policy: the tensors that a layer keeps from forward to backward, which computes the others
 /// again.

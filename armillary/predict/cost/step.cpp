@@ -23,8 +23,9 @@ struct ReplicaWork {
 
 ReplicaWork share_of(const Step& step, const Parallelism& parts) {
   const MeshShape& mesh = parts.mesh;
-  ReplicaWork share{.sequences = static_cast<double>(step.batch) / mesh.dp, .stage = step.model};
-  if (mesh.pp > 1) share.stage = step.model.with_layers(step.model.attention.layers / mesh.pp);
+  ReplicaWork share{.sequences = static_cast<double>(step.batch) / mesh.dp,
+                    .stage = step.model.along_tp(mesh.tp)};
+  if (mesh.pp > 1) share.stage = share.stage.with_layers(share.stage.attention.layers / mesh.pp);
   share.in_pass = parts.microbatch == 0 ? share.sequences : static_cast<double>(parts.microbatch);
   share.microbatches = share.sequences / share.in_pass;
   // The first stage has as many microbatches under way as there are stages; of forward alone one.
@@ -59,11 +60,13 @@ struct RankGroups {
   RankGroup tp;
   RankGroup cp;
   RankGroup replicas;
+  RankGroup kv;  ///< Ranks along tp that have the same KV head.
 
-  RankGroups(const MeshShape& mesh, const sim::Cluster& cluster, const StepRates& rates)
+  RankGroups(const MeshShape& mesh, const sim::Cluster& cluster, const StepRates& rates, int copies)
       : tp(group_of(cluster, mesh.tp, 1)),
         cp(group_of(cluster, mesh.cp, mesh.tp)),
-        replicas(group_of(cluster, mesh.dp * mesh.cp, mesh.tp, rates.part_node_links)) {
+        replicas(group_of(cluster, mesh.dp * mesh.cp, mesh.tp, rates.part_node_links)),
+        kv(group_of(cluster, copies, 1)) {
     replicas.bytes_per_s *= rates.gradient_share;
   }
 };
@@ -97,7 +100,7 @@ struct PlacedStep {
         cluster(on),
         rates(reached),
         share(share_of(of, parts)),
-        groups(parts.mesh, on, reached) {}
+        groups(parts.mesh, on, reached, kv_copies(of.model.attention, parts.mesh.tp)) {}
 };
 
 /// The units of a training step (step.h).
@@ -145,6 +148,11 @@ std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& at
                  .backward = (2 + again) * products + 2 * memory_bound + (1 + again) * tensor +
                              attention.backward};
   values(layer, static_cast<double>(model.layer_parameters) / layers);
+  // Copies of KV heads sum their gradients, an all-reduce; stage 0 takes each sum twice.
+  const bool sums_twice = placed.parallelism.zero == 0 || groups.replicas.members == 1;
+  layer.sum +=
+      (sums_twice ? 1 : 2) * groups.kv.ring_seconds(static_cast<double>(model.kv_parameters) /
+                                                    mesh.tp * rates.gradient_bytes);
   const double tensor_link = groups.tp.shares_links(groups.replicas) ? tensor : 0;
   const double attention_link = groups.cp.shares_links(groups.replicas) ? attention.link_share : 0;
   layer.forward_link = tensor_link + attention_link * attention.forward;

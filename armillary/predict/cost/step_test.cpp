@@ -95,6 +95,37 @@ TEST(StepTime, PrefillIsTheForwardPartOfTrainingWithoutTheLoss) {
   EXPECT_GT(step_time(step, parts, cluster, {0.01}).gradients, 0) << "parameters are gathered";
 }
 
+// Eight ranks along tp with two KV heads: four have each, with K, V and the matrices that make
+// them.
+TEST(StepTime, RanksThatShareAKvHeadHaveItsMatricesEach) {
+  ModelShape shape = kLlama;
+  shape.kv_heads = 2;
+  const ModelCost cost = cost_of(shape);
+  EXPECT_EQ(kv_copies(cost.attention, 2), 1);
+  EXPECT_EQ(kv_copies(cost.attention, 8), 4);
+  const double kv_width = 2 * 128;
+  const double more = 3 * 32 * 2 * 4096 * kv_width;
+  const Step step{.model = cost, .seq = 65536};
+  const Parallelism parts{.mesh = {.cp = 2, .tp = 8}, .zero = 1};
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  const StepTime time = step_time(step, parts, cluster, {0.01});
+  const double flops = 6 * (static_cast<double>(cost.matmul_parameters) + more) * 65536 / 2 / 8;
+  EXPECT_NEAR(time.products * cluster.device.matmul_flops_per_s / flops, 1, 1e-12);
+  const StepMemory memory = step_memory(step, parts);
+  EXPECT_DOUBLE_EQ(memory.parameters, 2 * (static_cast<double>(cost.parameters) + more) / 8);
+  // A model with as many heads as ranks has the same work, and no gradients to sum along tp.
+  Step own = step;
+  own.model = cost.along_tp(8);
+  own.model.attention.kv_heads = 8;
+  EXPECT_DOUBLE_EQ(step_time(own, parts, cluster, {0.01}).products, time.products);
+  EXPECT_LT(step_time(own, parts, cluster, {0.01}).gradients, time.gradients);
+  EXPECT_DOUBLE_EQ(step_memory(own, parts).activations, memory.activations);
+  Step few = step;
+  few.model.attention.kv_heads = 8;  // The shares of ranks without a copy.
+  EXPECT_NEAR(memory.activations - step_memory(few, parts).activations,
+              32 * 3 * 2 * 2 * kv_width * 65536 / 2 / 8, 1);
+}
+
 TEST(StepTime, ADenoisingStepHasItsConditioning) {
   const sim::Cluster cluster = sim::load_cluster("c5");
   const ModelShape dit{.layers = 28,

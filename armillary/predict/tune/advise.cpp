@@ -103,7 +103,12 @@ class Adviser {
 
   /// Costs all meshes and sorts those that fit.
   Advice run() {
-    for (const cost::Parallelism& parallelism : meshes()) {
+    const std::vector<cost::Parallelism> candidates = meshes();
+    if (candidates.empty() && !left_out_.empty()) {
+      fail<InvalidArgument>("advise: no mesh of {} obeys every key that is set: {}",
+                            count_of(devices_, "device"), left_out_);
+    }
+    for (const cost::Parallelism& parallelism : candidates) {
       if (std::optional<Advised> advised = cost(parallelism)) all_.push_back(std::move(*advised));
     }
     if (all_.empty()) {
@@ -132,12 +137,12 @@ class Adviser {
 
  private:
   /// Every division of the devices that the model and the batch allow.
-  std::vector<cost::Parallelism> meshes() const {
+  std::vector<cost::Parallelism> meshes() {
     const cost::ModelAttention& model = question_.step.model.attention;
     const int per_node = question_.cluster.devices_per_node;
     std::vector<cost::Parallelism> meshes;
     for (const int tp : divisors(devices_)) {
-      if (per_node % tp != 0 || model.heads % tp != 0 || model.kv_heads % tp != 0) continue;
+      if (per_node % tp != 0 || model.heads % tp != 0 || !shares_kv_heads(tp)) continue;
       for (const int pp : divisors(devices_ / tp)) {
         if (model.layers % pp != 0) continue;
         for (const int dp : divisors(devices_ / tp / pp)) {
@@ -148,13 +153,17 @@ class Adviser {
             if (zero > 0 && cp * dp == 1) continue;
             // Forward alone has neither gradients nor state to divide, and computes nothing again.
             if (!trains() && zero != 0 && zero != 3) continue;
-            for (const cost::Recompute recompute : kPolicies) {
-              if (recompute != cost::Recompute::None && !trains()) continue;
-              for (const std::int64_t sequences : passes) {
-                meshes.push_back({.mesh = {.pp = pp, .dp = dp, .cp = cp, .tp = tp},
-                                  .zero = zero,
-                                  .recompute = recompute,
-                                  .microbatch = sequences});
+            for (const std::int64_t sequences : passes) {
+              cost::Parallelism parallelism{
+                  .mesh = {.pp = pp, .dp = dp, .cp = cp, .tp = tp},
+                  .zero = zero,
+                  .microbatch = sequences,
+                  .reshard_after_forward = question_.reshard_after_forward};
+              if (!is_wanted(parallelism)) continue;
+              for (const cost::Recompute recompute : kPolicies) {
+                if (recompute != cost::Recompute::None && !trains()) continue;
+                parallelism.recompute = recompute;
+                meshes.push_back(parallelism);
               }
             }
           }
@@ -162,6 +171,24 @@ class Adviser {
       }
     }
     return meshes;
+  }
+
+  /// Asks the question's check, whatever is computed again.
+  bool is_wanted(const cost::Parallelism& parallelism) {
+    if (!question_.check) return true;
+    try {
+      question_.check(parallelism);
+    } catch (const InvalidArgument& error) {
+      if (left_out_.empty()) left_out_ = error.what();
+      return false;
+    }
+    return true;
+  }
+
+  /// Whether ranks along tp have as many KV heads each, or each KV head as many ranks.
+  bool shares_kv_heads(int tp) const {
+    const std::int64_t heads = question_.step.model.attention.kv_heads;
+    return heads % tp == 0 || (heads > 0 && tp % heads == 0);
   }
 
   /// The numbers of sequences that a replica may take in one pass.
@@ -211,7 +238,7 @@ class Adviser {
                                         question_.mask(question_.step.seq));
     Question question{.problem = {.world = cp,
                                   .heads = static_cast<int>(model.heads) / tp,
-                                  .kv_heads = static_cast<int>(model.kv_heads) / tp,
+                                  .kv_heads = std::max(static_cast<int>(model.kv_heads) / tp, 1),
                                   .head_dim = static_cast<int>(model.head_dim),
                                   .value_dim = static_cast<int>(model.head_dim),
                                   .dtype = plan::Dtype::Bf16,
@@ -351,6 +378,7 @@ class Adviser {
   int devices_;
   std::map<std::tuple<int, int, std::int64_t>, Attentions> attention_;
   std::vector<Advised> all_;
+  std::string left_out_;  ///< The reason for the first mesh that the question's check refuses.
 };
 
 /// A mesh with all its terms.

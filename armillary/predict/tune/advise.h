@@ -26,6 +26,10 @@ struct AdviceQuestion {
   std::int64_t microbatch = 1;
   /// The mask of a sequence of so many tokens.
   std::function<plan::Mask(std::int64_t seq)> mask;
+  /// The same for all meshes (cost::Parallelism).
+  bool reshard_after_forward = true;
+  /// Throws InvalidArgument for a mesh that is to be left out. Empty: none is.
+  std::function<void(const cost::Parallelism&)> check = {};
 };
 
 /// The cut of heads, queries and keys that a strategy makes: 4 x 2 x 1.
@@ -56,9 +60,10 @@ struct Advice {
   std::vector<std::string> reasons;
 };
 
-/// @throws InvalidArgument for a model, cluster or number of devices that cannot be used, or "does
-/// not fit: needs X GiB, has Y, the longest sequence that fits is Z", X of the mesh that needs
-/// least. Cost: estimates of some ten candidates for each cp, tp and number of sequences in a pass.
+/// @throws InvalidArgument for a model, cluster or number of devices that cannot be used, the
+/// reason for the first mesh that was left out if all were, or "does not fit: needs X GiB, has Y,
+/// the longest sequence that fits is Z", X of the mesh that needs least. Cost: estimates of some
+/// ten candidates for each cp, tp and number of sequences in a pass.
 Advice advise(const AdviceQuestion& question);
 
 /// The advice as one JSON object: `meshes`, the fastest first, each with its axes, `time_s` and

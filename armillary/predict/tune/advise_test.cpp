@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 
 #include "armillary/core/error.h"
 #include "armillary/predict/tune/testing/questions.h"
@@ -133,6 +134,50 @@ TEST(Advise, TimesAndMemoryAreSums) {
   }
   EXPECT_THAT(to_json(advice), HasSubstr(R"("longest_seq":)"));
   EXPECT_THAT(advice.reasons, ::testing::Contains(HasSubstr("otherwise it needs ")));
+}
+
+TEST(Advise, LeavesOutMeshesThatTheQuestionRefuses) {
+  AdviceQuestion question = advice_question("llama2-7b", "c6", 4096, 1);
+  question.cluster.device.memory_bytes = 1e15;
+  // Units before and behind the layers, which known models do not tell apart.
+  question.step.model.first_parameters = question.step.model.last_parameters = 32000 * 4096;
+  const auto gathered = [](const Advice& advice) {
+    const cost::Parallelism mesh{.mesh = {.cp = 8}, .zero = 3};
+    return std::ranges::find_if(advice.meshes,
+                                [&](const Advised& advised) {
+                                  cost::Parallelism alike = advised.parallelism;
+                                  alike.reshard_after_forward = mesh.reshard_after_forward;
+                                  return alike == mesh;
+                                })
+        ->memory.gathered;
+  };
+  const double freed = gathered(advise(question));
+  question.reshard_after_forward = false;
+  question.check = [](const cost::Parallelism& parallelism) {
+    EXPECT_FALSE(parallelism.reshard_after_forward);
+    if (parallelism.zero < 3) fail<InvalidArgument>("a key needs stage 3");
+  };
+  const Advice advice = advise(question);
+  for (const Advised& advised : advice.meshes) EXPECT_EQ(advised.parallelism.zero, 3);
+  EXPECT_GT(gathered(advice), 2 * freed) << "whole parameters of all layers stay";
+  question.devices = 1;  // Stage 0 alone.
+  EXPECT_THAT([&] { advise(question); },
+              ::testing::ThrowsMessage<InvalidArgument>(HasSubstr(
+                  "advise: no mesh of 1 device obeys every key that is set: a key needs stage 3")));
+}
+
+TEST(Advise, MoreRanksAlongTpThanKvHeadsShareThem) {
+  const auto degrees = [](int kv_heads) {
+    const AdviceQuestion question = advice_question(
+        fmt::format("layers=2,hidden=512,heads=16,ffn=1024,vocab=1000,kv_heads={}", kv_heads), "c6",
+        4096, 1);
+    std::set<int> tp;
+    for (const Advised& advised : advise(question).meshes) tp.insert(advised.parallelism.mesh.tp);
+    return tp;
+  };
+  for (const int kv_heads : {1, 2, 16}) {
+    EXPECT_THAT(degrees(kv_heads), ::testing::ElementsAre(1, 2, 4, 8)) << kv_heads;
+  }
 }
 
 TEST(Advise, SaysWhenNothingFits) {
