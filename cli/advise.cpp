@@ -45,10 +45,10 @@ double gib(double bytes) {
   return bytes / (1 << 30);
 }
 
-/// The model of the flags: a name, a shape or a recipe.
-cost::ModelCost model_of_flags(const AdviseFlags& flags, cost::StepKind kind,
-                               RecipeModel model_of) {
-  const bool is_dit = kind == cost::StepKind::Dit;
+/// The question of the model of the flags, a name, a shape or a recipe, on a cluster not yet named.
+tune::AdviceQuestion question_of_model(const AdviseFlags& flags, const cost::Step& sizes,
+                                       RecipeQuestion question_of) {
+  const bool is_dit = sizes.kind == cost::StepKind::Dit;
   if (!flags.text_tokens.empty() && !is_dit) {
     fail<InvalidArgument>("--text-tokens: given with --step {}; --step dit is required",
                           flags.step);
@@ -57,32 +57,40 @@ cost::ModelCost model_of_flags(const AdviseFlags& flags, cost::StepKind kind,
   if (!is_recipe(flags.model) && !flags.settings.empty()) {
     fail<InvalidArgument>("--set: given with model {}; a recipe is required", flags.model);
   }
-  if (!is_recipe(flags.model)) return cost::parse_model(flags.model, kind, text);
+  if (!is_recipe(flags.model)) {
+    tune::AdviceQuestion question{.step = sizes};
+    question.step.model = cost::parse_model(flags.model, sizes.kind, text);
+    return question;
+  }
   if (is_dit) {
     fail<InvalidArgument>(
         "advise: recipe {} given with --step dit; a recipe has a decoder: --step train or prefill, "
         "or layers=L,hidden=E,heads=H,ffn=F,vocab=1, is required",
         flags.model);
   }
-  if (model_of == nullptr) {
+  if (question_of == nullptr) {
     fail<InvalidArgument>(
         "advise: recipe {} given behind flags, or to a program that was built without libtorch; "
         "armillary advise {} first, and a build with libtorch, are required",
         flags.model, flags.model);
   }
-  return model_of(flags.model, flags.settings);
+  tune::AdviceQuestion question = question_of(flags.model, flags.settings, sizes);
+  question.step.kind = sizes.kind;
+  // Keys of training mean nothing to a prefill.
+  if (sizes.kind != cost::StepKind::Train) question.check = nullptr;
+  return question;
 }
 
-tune::AdviceQuestion question(const AdviseFlags& flags, RecipeModel model_of) {
-  tune::AdviceQuestion question;
+tune::AdviceQuestion question(const AdviseFlags& flags, RecipeQuestion question_of) {
   constexpr std::array<std::string_view, 3> kSteps{"train", "prefill", "dit"};
   const auto kind = static_cast<cost::StepKind>(parse_choice("--step", flags.step, kSteps));
-  const bool is_dit = kind == cost::StepKind::Dit;
+  tune::AdviceQuestion question =
+      question_of_model(flags,
+                        {.seq = parse_integer("--seq", flags.seq, {1}),
+                         .batch = parse_integer("--batch", flags.batch, {1}),
+                         .kind = kind},
+                        question_of);
   question.model = flags.model;
-  question.step = {.model = model_of_flags(flags, kind, model_of),
-                   .seq = parse_integer("--seq", flags.seq, {1}),
-                   .batch = parse_integer("--batch", flags.batch, {1}),
-                   .kind = kind};
   question.cluster = sim::load_cluster(flags.cluster);
   if (!flags.devices.empty()) question.devices = parse_count("--devices", flags.devices);
   if (flags.methods && kind != cost::StepKind::Train) {
@@ -92,10 +100,12 @@ tune::AdviceQuestion question(const AdviseFlags& flags, RecipeModel model_of) {
         flags.step);
   }
   question.microbatch = kind == cost::StepKind::Train ? 0 : 1;
-  const std::string usual = is_dit ? "full" : "causal";
-  question.mask = [mask = flags.mask.empty() ? usual : flags.mask](std::int64_t seq) {
-    return plan::parse_mask(mask, {seq, seq});
-  };
+  if (!flags.mask.empty() || !question.mask) {
+    const std::string usual = kind == cost::StepKind::Dit ? "full" : "causal";
+    question.mask = [mask = flags.mask.empty() ? usual : flags.mask](std::int64_t seq) {
+      return plan::parse_mask(mask, {seq, seq});
+    };
+  }
   return question;
 }
 
@@ -146,9 +156,9 @@ void print_advice(const tune::AdviceQuestion& request, const tune::Advice& advic
   }
 }
 
-void run(const AdviseFlags& flags, RecipeModel model_of) {
+void run(const AdviseFlags& flags, RecipeQuestion question_of) {
   const int top = parse_count("--top", flags.top);
-  const tune::AdviceQuestion request = question(flags, model_of);
+  const tune::AdviceQuestion request = question(flags, question_of);
   const tune::Advice advice = tune::advise(request);
   if (flags.json) {
     fmt::print("{}\n", to_json(advice));
@@ -168,7 +178,7 @@ void add_advise(CLI::App& app, int& exit_code) {
   add_advise_with(app, exit_code, nullptr);
 }
 
-void add_advise_with(CLI::App& app, int& exit_code, RecipeModel model_of) {
+void add_advise_with(CLI::App& app, int& exit_code, RecipeQuestion question_of) {
   CLI::App* verb =
       app.add_subcommand("advise", "A mesh for a step of a model on a described cluster");
   auto flags = std::make_shared<AdviseFlags>();
@@ -184,7 +194,8 @@ void add_advise_with(CLI::App& app, int& exit_code, RecipeModel model_of) {
   verb->add_option("--batch", flags->batch, "Sequences in a step [1]")->check(not_empty());
   verb->add_option("--devices", flags->devices, "Devices to use [all of the cluster]")
       ->check(not_empty());
-  verb->add_option("--mask", flags->mask, "As of `armillary plan` [causal; full for dit]")
+  verb->add_option("--mask", flags->mask,
+                   "As of `armillary plan` [the recipe's; causal; full for dit]")
       ->check(not_empty());
   verb->add_option("--step", flags->step, "train, prefill or dit: one denoising step [train]")
       ->check(not_empty());
@@ -210,8 +221,8 @@ void add_advise_with(CLI::App& app, int& exit_code, RecipeModel model_of) {
       "131072\n"
       "  armillary advise recipes/llama.toml c6 --seq 131072 --set "
       "training.mixed_precision_param=bfloat16");
-  verb->callback([flags, &exit_code, model_of] {
-    run(*flags, model_of);
+  verb->callback([flags, &exit_code, question_of] {
+    run(*flags, question_of);
     exit_code = kDone;
   });
 }

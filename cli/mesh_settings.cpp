@@ -45,20 +45,14 @@ sim::Cluster cluster_of_mesh(std::string_view text) {
   return sim::load_cluster(std::string(text.substr(kAuto.size())));
 }
 
-tune::Advised choose_mesh(const sim::Cluster& cluster, const cost::Step& step) {
-  const tune::Advice advice = tune::advise({.model = "the recipe's model",
-                                            .step = step,
-                                            .cluster = cluster,
-                                            .microbatch = 0,
-                                            .mask = [](std::int64_t seq) {
-                                              return plan::parse_mask("causal", {seq, seq});
-                                            }});
+tune::Advised choose_mesh(const tune::AdviceQuestion& question) {
+  const tune::Advice advice = tune::advise(question);
   const tune::Advised* const fastest = fastest_to_train(advice);
   if (fastest == nullptr) {
     fail<InvalidArgument>(
         "--mesh: every mesh that fits on {} has pipeline parallelism, which is not built yet; "
         "the fastest is {}",
-        cluster.name, to_string(advice.meshes.front()));
+        question.cluster.name, to_string(advice.meshes.front()));
   }
   return *fastest;
 }

@@ -21,9 +21,9 @@ const tune::Advised* fastest_to_train(const tune::Advice& advice);
 /// sim::load_cluster.
 sim::Cluster cluster_of_mesh(std::string_view text);
 
-/// The mesh, with the sequences of a pass, for a step on a cluster. Its replicas share the
-/// sequences of the step in equal passes. @throws InvalidArgument as tune::advise, or if no mesh
-/// that trains fits.
-tune::Advised choose_mesh(const sim::Cluster& cluster, const cost::Step& step);
+/// The mesh, with the sequences of a pass, that trains fastest. Its replicas share the sequences of
+/// the step in equal passes. @throws InvalidArgument as tune::advise, or if no mesh that trains
+/// fits.
+tune::Advised choose_mesh(const tune::AdviceQuestion& question);
 
 }  // namespace armillary::cli

@@ -33,13 +33,6 @@ model::ModelRun run_of(const Recipe& recipe) {
           .seq_len = recipe.training.seq_len};
 }
 
-/// The dtype of Q, K and V.
-plan::Dtype plan_dtype_of(const TrainingOptions& training) {
-  const at::ScalarType dtype = dtypes_of(training).param;
-  if (dtype == at::kDouble) return plan::Dtype::F64;
-  return dtype == at::kBFloat16 ? plan::Dtype::Bf16 : plan::Dtype::F32;
-}
-
 /// Refuses data that the tables of the model are too short for.
 void check_tables(const Recipe& recipe, std::int64_t vocab_size) {
   if (recipe.model.vocab_size < vocab_size) {
@@ -157,6 +150,12 @@ ChosenStrategy chosen_by(const Recipe& recipe, const cost::ModelAttention& shape
 
 }  // namespace
 
+plan::Dtype plan_dtype_of(const TrainingOptions& training) {
+  const at::ScalarType dtype = dtypes_of(training).param;
+  if (dtype == at::kDouble) return plan::Dtype::F64;
+  return dtype == at::kBFloat16 ? plan::Dtype::Bf16 : plan::Dtype::F32;
+}
+
 void validate(const Recipe& recipe) {
   validate(recipe, kVocabSize);
 }
@@ -189,20 +188,28 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
     fail<InvalidArgument>("recipe: a mesh of {} ranks; at most {} are required", ranks,
                           kMaxThreads);
   }
+  check_mesh_keys(recipe);
+  const std::unique_ptr<model::Model> model = make_model(recipe);
+  model::check_parameters(model->parameters(), model->units(), mesh.tp);
+  check_strategy(recipe);
+}
+
+void check_mesh_keys(const Recipe& recipe) {
+  const ParallelismOptions& parallelism = recipe.parallelism;
+  const MeshShape mesh = mesh_of(parallelism);
   check_batch(mesh, recipe.training);
   check_dtypes(recipe.training, std::int64_t{mesh.dp} * mesh.cp);
-  if (mesh.tp == 1 && recipe.parallelism.tensor_parallel_keep_inputs) {
+  if (mesh.tp == 1 && parallelism.tensor_parallel_keep_inputs) {
     fail<InvalidArgument>(
         "recipe: parallelism.tensor_parallel_keep_inputs is true with tensor_parallel_degree 1, "
         "where nothing is gathered; false is required");
   }
-  if (recipe.parallelism.zero < 3 && !recipe.parallelism.reshard_after_forward) {
+  if (parallelism.zero < 3 && !parallelism.reshard_after_forward) {
     fail<InvalidArgument>(
         "recipe: parallelism.reshard_after_forward is false with zero = {}, where parameters are "
         "whole; true is required; nearest: zero = 3",
-        recipe.parallelism.zero);
+        parallelism.zero);
   }
-  const ParallelismOptions& parallelism = recipe.parallelism;
   if (!parallelism.reshard_after_forward &&
       parallelism.data_parallel_shard_degree * parallelism.context_parallel_degree == 1) {
     fail<InvalidArgument>(
@@ -210,9 +217,6 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
         "context_parallel_degree 1, where parameters are whole; true is required");
   }
   if (parallelism.transfer_dtype == "input") check_narrow_transfer(recipe);
-  const std::unique_ptr<model::Model> model = make_model(recipe);
-  model::check_parameters(model->parameters(), model->units(), mesh.tp);
-  check_strategy(recipe);
 }
 
 void check_strategy(const Recipe& recipe) {

@@ -27,6 +27,10 @@ void validate(const Recipe& recipe);
 /// The same for data with a vocabulary of this size.
 void validate(const Recipe& recipe, std::int64_t vocab_size);
 
+/// The part of validate() that is of keys with a meaning on some meshes only: the sequences of a
+/// step, dtypes that travel, inputs and parameters that stay gathered. @throws InvalidArgument.
+void check_mesh_keys(const Recipe& recipe);
+
 /// Settings of a legal recipe that do nothing, a line each: an axis of 1 is legal with any
 /// strategy, layout and stage of ZeRO, so that one recipe runs on any mesh, and no guard for spikes
 /// or validation with any shape of it.
@@ -40,6 +44,9 @@ void check_strategy(const Recipe& recipe);
 std::string checkpoint_folder(const Recipe& recipe);
 
 RunRates rates_of(const Recipe& recipe);
+
+/// The dtype of Q, K and V.
+plan::Dtype plan_dtype_of(const TrainingOptions& training);
 
 /// Cost of the recipe's model; makes no model.
 cost::ModelCost model_cost(const Recipe& recipe);

@@ -1,6 +1,8 @@
 // The part of the verb `advise` that reads recipes.
 #include "cli/torch/recipe_model.h"
 
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -8,6 +10,8 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/decoder_cost.h"
 #include "armillary/model/registry.h"
+#include "armillary/train/data.h"
+#include "armillary/train/dtypes.h"
 #include "armillary/train/recipe_parts.h"
 #include "cli/advise.h"
 #include "cli/verbs.h"
@@ -15,41 +19,72 @@
 namespace armillary::cli {
 namespace {
 
-cost::ModelCost model_of(const std::string& path, const std::vector<std::string>& settings) {
+tune::AdviceQuestion question_of(const std::string& path, const std::vector<std::string>& settings,
+                                 const cost::Step& sizes) {
   train::Recipe recipe = train::load_recipe(path);
   for (const std::string& setting : settings) train::apply_setting(recipe, setting);
-  return cost_of_meshes(recipe, path);
+  recipe.training.seq_len = sizes.seq;
+  recipe.training.global_batch_size = sizes.batch;
+  return mesh_question(recipe, path);
+}
+
+/// The recipe on this mesh; pipelines are not built yet, so a stage stands for all.
+train::Recipe recipe_on(train::Recipe recipe, const cost::Parallelism& parallelism) {
+  recipe.parallelism.data_parallel_shard_degree = parallelism.mesh.dp;
+  recipe.parallelism.data_parallel_replicate_degree = 1;
+  recipe.parallelism.context_parallel_degree = parallelism.mesh.cp;
+  recipe.parallelism.tensor_parallel_degree = parallelism.mesh.tp;
+  recipe.parallelism.zero = parallelism.zero;
+  recipe.training.local_batch_size = parallelism.microbatch;
+  return recipe;
 }
 
 }  // namespace
 
-cost::ModelCost cost_on_cluster(const train::Recipe& recipe, const std::string& path) {
+cost::ModelCost cost_on_cluster(const train::Recipe& recipe) {
   model::check_model(recipe.model);
-  if (recipe.training.mixed_precision_param != "bfloat16") {
-    fail<InvalidArgument>(
-        "{}: training.mixed_precision_param {} given; bfloat16 is required, in "
-        "which steps are costed: --set training.mixed_precision_param=bfloat16",
-        excerpt(path), recipe.training.mixed_precision_param);
-  }
   model::DecoderOptions decoder = model::decoder_options(recipe.model);
-  decoder.dtype(at::kBFloat16)
+  decoder.dtype(train::dtypes_of(recipe.training).param)
       .native_bf16(true)
-      .loss_chunk_tokens(recipe.training.loss_chunk_tokens);
+      .loss_chunk_tokens(recipe.training.loss_chunk_tokens)
+      .keep_gathered_inputs(recipe.parallelism.tensor_parallel_keep_inputs);
   return model::decoder_cost(decoder);
 }
 
-cost::ModelCost cost_of_meshes(const train::Recipe& recipe, const std::string& path) {
+tune::AdviceQuestion mesh_question(const train::Recipe& recipe, const std::string& path) {
   if (recipe.optimizer.state_on_host()) {
     fail<InvalidArgument>(
         "{}: optimizer.state_device host given; device is required, with which meshes are "
         "compared: --set optimizer.state_device=device, or `armillary simulate` for one mesh",
         excerpt(path));
   }
-  return cost_on_cluster(recipe, path);
+  if (recipe.training.mixed_precision_param != "bfloat16") {
+    fail<InvalidArgument>(
+        "{}: training.mixed_precision_param {} given; bfloat16 is required, in which meshes are "
+        "compared: --set training.mixed_precision_param=bfloat16, or `armillary simulate` for one "
+        "mesh",
+        excerpt(path), recipe.training.mixed_precision_param);
+  }
+  const cost::ModelCost cost = cost_on_cluster(recipe);
+  const std::unique_ptr<model::Model> model = train::make_model(recipe);
+  return {.model = "the recipe's model",
+          .step = {.model = cost,
+                   .seq = recipe.training.seq_len,
+                   .batch = recipe.training.global_batch_size},
+          .microbatch = 0,
+          .mask = [mask = recipe.parallelism.mask](
+                      std::int64_t seq) { return train::sequence_mask(mask, std::span(&seq, 1)); },
+          .reshard_after_forward = recipe.parallelism.reshard_after_forward,
+          .check =
+              [recipe, parameters = model->parameters(),
+               units = model->units()](const cost::Parallelism& parallelism) {
+                train::check_mesh_keys(recipe_on(recipe, parallelism));
+                model::check_parameters(parameters, units, parallelism.mesh.tp);
+              }};
 }
 
 void add_recipe_advise(CLI::App& app, int& exit_code) {
-  add_advise_with(app, exit_code, &model_of);
+  add_advise_with(app, exit_code, &question_of);
 }
 
 }  // namespace armillary::cli

@@ -1,20 +1,22 @@
-// recipe_model.h: the model of a recipe as the steps of described clusters are costed.
+// recipe_model.h: a recipe as the steps of described clusters are costed.
 #pragma once
 
 #include <string>
 
 #include "armillary/predict/cost/model.h"
+#include "armillary/predict/tune/advise.h"
 #include "armillary/train/recipe.h"
 
 namespace armillary::cli {
 
-/// Counted by the very model that `train` would run; its devices multiply bf16, whatever this
-/// machine does. `path` is for errors. @throws InvalidArgument for a recipe that is not of bf16, in
-/// which steps are costed.
-cost::ModelCost cost_on_cluster(const train::Recipe& recipe, const std::string& path);
+/// The cost of the recipe's model, counted by the very model that `train` would run; its devices
+/// multiply bf16, whatever this machine does.
+cost::ModelCost cost_on_cluster(const train::Recipe& recipe);
 
-/// The same for a search of a mesh, which has the optimizer's state on devices. @throws
-/// InvalidArgument also for a recipe that has it on the host.
-cost::ModelCost cost_of_meshes(const train::Recipe& recipe, const std::string& path);
+/// The question which mesh trains a recipe fastest, with its mask and its sequences, on a cluster
+/// that is not named yet. Meshes on which a key of the recipe has no legal meaning are left out.
+/// `path` is for errors. @throws InvalidArgument for a recipe that is not of bf16, in which meshes
+/// are compared, or one with the optimizer's state on the host.
+tune::AdviceQuestion mesh_question(const train::Recipe& recipe, const std::string& path);
 
 }  // namespace armillary::cli

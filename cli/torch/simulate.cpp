@@ -20,6 +20,7 @@
 #include "armillary/plan/step/words.h"
 #include "armillary/predict/cost/attention_memory.h"
 #include "armillary/predict/cost/step_timeline.h"
+#include "armillary/predict/sim/device_dtype.h"
 #include "armillary/predict/sim/engine.h"
 #include "armillary/predict/sim/group_share.h"
 #include "armillary/train/data.h"
@@ -38,6 +39,7 @@ namespace {
 
 constexpr const char* kStepExamples = R"(Examples:
   armillary simulate recipes/llama.toml --cluster c6 --set training.mixed_precision_param=bfloat16
+  armillary simulate recipes/llama.toml --cluster c6       in fp32
   armillary simulate my.toml --cluster c1:nodes=16 --set parallelism.zero=3 --trace step.json
 
 Without a recipe: armillary simulate --help)";
@@ -53,7 +55,8 @@ struct RecipeSimulateFlags {
 /// A recipe on a cluster, as costs have it.
 struct RecipeStep {
   train::Recipe recipe;
-  sim::Cluster cluster;
+  sim::Cluster cluster;  ///< Its device computes in the dtype of the recipe.
+  std::string assumed;   ///< Rates of it that are not known (device_dtype.h).
   cost::Step work;
   cost::Parallelism parallelism;
   cost::StepRates rates;
@@ -65,8 +68,12 @@ RecipeStep step_of(const RecipeSimulateFlags& flags, train::Recipe of_flags) {
   train::validate(step.recipe);
   step.cluster = sim::load_cluster(flags.cluster);
   const train::Recipe& recipe = step.recipe;
+  sim::DeviceInDtype device =
+      sim::device_in(step.cluster.device, train::plan_dtype_of(recipe.training));
+  step.cluster.device = std::move(device.device);
+  step.assumed = std::move(device.assumed);
   const MeshShape mesh = train::mesh_of(recipe.parallelism);
-  step.work = {.model = cost_on_cluster(recipe, flags.recipe),
+  step.work = {.model = cost_on_cluster(recipe),
                .seq = recipe.training.seq_len,
                .batch = recipe.training.global_batch_size};
   step.parallelism = {.mesh = mesh,
@@ -76,6 +83,8 @@ RecipeStep step_of(const RecipeSimulateFlags& flags, train::Recipe of_flags) {
   const train::Dtypes dtypes = train::dtypes_of(recipe.training);
   step.rates.gathered_bytes = static_cast<double>(c10::elementSize(dtypes.param));
   step.rates.gradient_bytes = static_cast<double>(c10::elementSize(dtypes.reduce));
+  // The usual ones are of masters and moments in fp32.
+  step.rates.optimizer_bytes *= static_cast<double>(c10::elementSize(dtypes.master)) / 4;
   if (step.cluster.devices_per_node % mesh.tp != 0) {
     fail<InvalidArgument>(
         "simulate: parallelism.tensor_parallel_degree = {} on nodes of {}; a divisor is required; "
@@ -247,7 +256,8 @@ nlohmann::ordered_json to_json(const RecipeSimulateFlags& flags, const RecipeSte
             {"moves", moves},
             {"tensor_parallel", answer.tensor_s},
             {"attention", answer.attention_exposed_s}}},
-          {"peak_bytes", answer.peak_bytes}};
+          {"peak_bytes", answer.peak_bytes},
+          {"assumed", step.assumed}};
 }
 
 void print_answer(const RecipeSimulateFlags& flags, const RecipeStep& step,
@@ -283,6 +293,7 @@ void print_answer(const RecipeSimulateFlags& flags, const RecipeStep& step,
       percent(sums), percent(answer.tensor_s), percent(answer.attention_exposed_s));
   fmt::print("  memory              {:>10.2f} GiB at most, {:.1f} there\n",
              answer.peak_bytes / kGib, step.cluster.device.memory_bytes / kGib);
+  if (!step.assumed.empty()) fmt::print("  assumed             {}\n", step.assumed);
 }
 
 void run(const RecipeSimulateFlags& flags) {

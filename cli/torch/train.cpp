@@ -103,10 +103,9 @@ std::string describe_stop(const train::Recipe& recipe, const train::TrainResult&
 /// Puts the fastest mesh of a described cluster, and the sequences of its passes, into the recipe.
 void take_mesh(train::Recipe& recipe, const TrainArguments& arguments) {
   const sim::Cluster cluster = cluster_of_mesh(arguments.mesh);  // its text goes first
-  const tune::Advised mesh =
-      choose_mesh(cluster, {.model = cost_of_meshes(recipe, arguments.recipe),
-                            .seq = recipe.training.seq_len,
-                            .batch = recipe.training.global_batch_size});
+  tune::AdviceQuestion question = mesh_question(recipe, arguments.recipe);
+  question.cluster = cluster;
+  const tune::Advised mesh = choose_mesh(question);
   for (const std::string& setting : mesh_settings(mesh)) {
     const std::string key = setting.substr(0, setting.find('=') + 1);
     for (const std::string& other : arguments.settings) {

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/error/program.h"
@@ -19,6 +20,7 @@ namespace {
 using testing::AllOf;
 using testing::EndsWith;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 using Arguments = std::vector<std::string>;
 
@@ -231,6 +233,33 @@ TEST_F(TrainErrorTest, TheMeshOfACluster) {
       "tiny.toml: optimizer.state_device host given; device is required");
 }
 
+TEST_F(TrainErrorTest, TheMeshOfAClusterObeysTheRecipe) {
+  const auto with = [&](const char* mesh, const std::string& setting) {
+    return Arguments{path("tiny.toml"),
+                     "--mesh",
+                     mesh,
+                     "--set",
+                     setting,
+                     "--set",
+                     "training.mixed_precision_param=bfloat16"};
+  };
+  const auto printed = [&](const std::string& setting) {
+    Arguments words = with("auto:c8", setting);
+    words.emplace_back("--print-config");
+    const ProgramRun config = train(words);
+    EXPECT_EQ(config.code, 0) << config.err;
+    return config.out;
+  };
+  EXPECT_THAT(printed("parallelism.reshard_after_forward=false"), HasSubstr("\nzero = 3 "));
+  EXPECT_THAT(printed("parallelism.tensor_parallel_keep_inputs=true"),
+              Not(HasSubstr("\ntensor_parallel_degree = 1 ")));
+  EXPECT_THAT(printed("training.mixed_precision_reduce=bfloat16"),
+              Not(HasSubstr("\ncontext_parallel_degree = 1 ")));
+  expect_train_refused(with("auto:c10:nodes=4", "parallelism.tensor_parallel_keep_inputs=true"),
+                       "advise: no mesh of 4 devices obeys every key that is set: ",
+                       "tensor_parallel_keep_inputs is true with tensor_parallel_degree 1");
+}
+
 // No mesh has passes of the file's 5 sequences out of 8; the printed recipe has those of `advise`.
 TEST_F(TrainErrorTest, TheMeshOfAClusterHasItsLocalBatchSize) {
   const std::string batch = path("batch.toml");
@@ -378,6 +407,43 @@ TEST_F(TrainErrorTest, TheStepOfARecipeIsSimulated) {
   EXPECT_EQ(refused.code, 2);
   EXPECT_THAT(refused.err, HasSubstr("tensor_parallel_degree = 2 on nodes of 1 device; a divisor "
                                      "is required; nearest: 1"));
+}
+
+TEST_F(TrainErrorTest, TheStepOfARecipeIsSimulatedInEveryDtype) {
+  write("fp64.toml",
+        "name = \"fp64\"\n[nodes]\ncount = 1\ndevices = 2\n[device]\nlike = \"a100-sxm\"\n"
+        "matmul_fp64_TFLOPs = 18\n[messages]\nbatches = \"serial\"\n"
+        "[[link]]\nfrom = \"device\"\nto = \"switch\"\nGBps = 100\n");
+  const auto with = [&](Arguments words, const std::string& dtype) {
+    const Arguments settings{"parallelism.context_parallel_degree=2",
+                             "training.mixed_precision_param=" + dtype};
+    for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+    if (dtype == "float64") words.insert(words.end(), {"--set", "training.dtype=float64"});
+    return run(words, "", start_the_file);
+  };
+  const std::string tiny = path("tiny.toml");
+  double seconds = 0;
+  for (const auto& [dtype, cluster] :
+       {std::pair("bfloat16", std::string("c6")), std::pair("float32", std::string("c6")),
+        std::pair("float64", path("fp64.toml"))}) {
+    SCOPED_TRACE(dtype);
+    const ProgramRun step = with({"simulate", tiny, "--cluster", cluster, "--json"}, dtype);
+    ASSERT_EQ(step.code, 0) << step.err;
+    const auto json = nlohmann::json::parse(step.out);
+    EXPECT_GT(json.at("compute_s").get<double>(), seconds) << "a wider dtype takes longer";
+    seconds = json.at("compute_s").get<double>();
+    const auto dry = nlohmann::json::parse(with({"train", tiny, "--dry-run", "--json"}, dtype).out);
+    const double bytes = dry.at("memory_bytes").at("total").get<double>();
+    EXPECT_NEAR(json.at("peak_bytes").get<double>(), bytes, 0.05 * bytes);
+    EXPECT_EQ(json.at("assumed").get<std::string>().empty(), dtype == std::string("bfloat16"));
+  }
+  EXPECT_THAT(with({"simulate", tiny, "--cluster", "c6"}, "float32").out,
+              HasSubstr("fp32 products at 0.5 of matmul_TFLOPs, as TF32 "
+                        "(no device.matmul_fp32_TFLOPs)"));
+  const ProgramRun refused = with({"simulate", tiny, "--cluster", "c6"}, "float64");
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("device.matmul_fp64_TFLOPs in a file of the cluster is "
+                                     "required"));
 }
 
 TEST_F(TrainErrorTest, TheBatchHasANameOfItsOwn) {

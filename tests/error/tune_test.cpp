@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "tests/error/program.h"
 
@@ -156,6 +159,41 @@ TEST(AdviseOutput, MeshOfTheModelOfARecipe) {
   expect_error({"advise", "llama2-7b", "c6", "--seq", "8192", "--set", bf16},
                HasSubstr("a recipe is required"));
   expect_error({"advise", "none.toml", "c6", "--seq", "8192"}, HasSubstr("does not exist"));
+}
+
+// Keys that mean something on some meshes only, and the mask, are those of the recipe.
+TEST(AdviseOutput, MeshesObeyTheKeysOfARecipe) {
+  if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+  const auto words = [](const std::vector<std::string>& settings,
+                        const std::vector<std::string>& more) {
+    std::vector<std::string> all{
+        "advise", ARMILLARY_SOURCE_DIR "/recipes/llama.toml", "c6", "--seq", "8192", "--json",
+        "--set",  "training.mixed_precision_param=bfloat16"};
+    for (const std::string& setting : settings) all.insert(all.end(), {"--set", setting});
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const auto meshes = [&](const std::string& setting) {
+    const ProgramRun advice = run(words({setting}, {}), "", start_the_file);
+    EXPECT_EQ(advice.code, 0) << advice.err;
+    return nlohmann::json::parse(advice.out).at("meshes");
+  };
+  const std::string stays = "parallelism.reshard_after_forward=false";
+  for (const auto& mesh : meshes(stays)) EXPECT_EQ(mesh.at("zero").get<int>(), 3);
+  const std::string keeps = "parallelism.tensor_parallel_keep_inputs=true";
+  for (const auto& mesh : meshes(keeps)) EXPECT_GT(mesh.at("tp").get<int>(), 1);
+  expect_error(words({stays}, {"--devices", "1"}),
+               AllOf(HasSubstr("advise: no mesh of 1 device obeys every key that is set: "),
+                     HasSubstr("parallelism.reshard_after_forward is false with zero = 0"),
+                     HasSubstr("nearest: zero = 3")));
+  const std::string window = "window:left=64,right=0";
+  const auto out = [&](const std::vector<std::string>& settings,
+                       const std::vector<std::string>& more) {
+    return run(words(settings, more), "", start_the_file).out;
+  };
+  EXPECT_EQ(out({"parallelism.mask=" + window}, {}), out({}, {"--mask", window}));
+  EXPECT_NE(out({}, {}), out({}, {"--mask", window}));
+  EXPECT_EQ(out({}, {}), out({}, {"--mask", "causal"})) << "documents as long as their sequence";
 }
 
 TEST(AdviseError, QuestionsThatCannotBeAnswered) {
