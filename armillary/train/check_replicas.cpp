@@ -1,9 +1,16 @@
+// check_replicas.cpp: digests of what a group holds alike, gathered in the group. All groups are
+// compared before a rank throws: others wait for it there.
 #include "armillary/train/check_replicas.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <iterator>
+#include <optional>
+#include <ranges>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,28 +22,48 @@
 namespace armillary::train {
 namespace {
 
-/// Names the first value that is not the same on all ranks of a group; empty: none. Rank numbers
-/// are those of the world.
-std::string replica_difference(comm::Communicator& group, int world_rank,
-                               const std::vector<Store::SharedValue>& values, std::int64_t step) {
-  const auto ranks = static_cast<std::size_t>(group.world());
-  std::vector<proof::Digest> mine;
-  mine.reserve(values.size());
-  for (const Store::SharedValue& value : values) mine.push_back(value.digest);
-  std::vector<proof::Digest> all(mine.size() * ranks);
+/// A digest, and the rank of the world that has what it is of; -1: none.
+struct HeldDigest {
+  proof::Digest digest;
+  std::int64_t rank = -1;
+};
+
+/// Those of all ranks of a group, one rank after the other.
+std::vector<HeldDigest> gathered_digests(comm::Communicator& group,
+                                         const std::vector<HeldDigest>& mine) {
+  std::vector<HeldDigest> all(mine.size() * static_cast<std::size_t>(group.world()));
   comm::all_gather(group, std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
+/// A value that two ranks of the world have not the same.
+struct Difference {
+  std::size_t value = 0;  ///< Its number in the list.
+  std::int64_t rank = 0;
+  std::int64_t other = 0;  ///< That of the first rank of the group.
+};
+
+/// The first value of a list that is not the same on all ranks of a group.
+std::optional<Difference> difference_in(comm::Communicator& group,
+                                        const std::vector<HeldDigest>& mine) {
+  if (mine.empty()) return {};
+  const std::vector<HeldDigest> all = gathered_digests(group, mine);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::size_t of = i % mine.size();
-    if (all[i] == all[of]) continue;
-    std::vector<int> in_world(ranks);
-    comm::all_gather(group, std::as_bytes(std::span(&world_rank, 1)),
-                     std::as_writable_bytes(std::span(in_world)));
-    return fmt::format(
-        "train: parameter {} of rank {} differs from that of rank {} after step {}; equal ones are "
-        "required: memory or a model changed it on one rank; nearest: --resume from a checkpoint",
-        values[of].name, in_world[i / mine.size()], in_world[0], step);
+    if (!(all[i].digest == all[of].digest)) return Difference{of, all[i].rank, all[of].rank};
   }
   return {};
+}
+
+/// The parts of a list, each as the replica that owns it has it.
+std::vector<HeldDigest> whole_list(comm::Communicator& sharded,
+                                   const std::vector<HeldDigest>& mine) {
+  std::vector<HeldDigest> whole(mine.size());
+  const std::vector<HeldDigest> all = gathered_digests(sharded, mine);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].rank >= 0) whole[i % mine.size()] = all[i];
+  }
+  return whole;
 }
 
 /// Throws the first text that is not empty on every rank.
@@ -52,31 +79,98 @@ void fail_together(comm::Communicator& world, const std::string& text) {
   throw InvalidArgument(told);
 }
 
+/// Compares lists in groups, and keeps the text of the first difference.
+class ReplicaComparison {
+ public:
+  ReplicaComparison(comm::Communicator& world, std::int64_t step) : world_(world), step_(step) {}
+
+  void compare(comm::Communicator& group, const std::vector<Store::SharedValue>& values) {
+    std::vector<HeldDigest> mine;
+    std::vector<std::string> names;
+    for (const Store::SharedValue& value : values) {
+      mine.push_back({value.digest, world_.rank()});
+      names.push_back(value.name);
+    }
+    keep(difference_in(group, mine), names);
+  }
+
+  /// The parts are those of all ranks of `sharded` together.
+  void compare(comm::Communicator& group, comm::Communicator& sharded,
+               const std::vector<Store::SharedPart>& parts) {
+    if (parts.empty()) return;
+    std::vector<HeldDigest> mine(parts.size());
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      if (parts[i].digest) mine[i] = {*parts[i].digest, world_.rank()};
+      names.push_back(parts[i].name);
+    }
+    keep(difference_in(group, whole_list(sharded, mine)), names);
+  }
+
+  void finish() { fail_together(world_, text_); }
+
+ private:
+  void keep(const std::optional<Difference>& found, const std::vector<std::string>& names) {
+    if (!found || !text_.empty()) return;
+    text_ = fmt::format(
+        "train: parameter {} of rank {} differs from that of rank {} after step {}; equal ones are "
+        "required: memory or a model changed it on one rank; nearest: --resume from a checkpoint",
+        names[found->value], found->rank, found->other, step_);
+  }
+
+  comm::Communicator& world_;
+  const std::int64_t step_;
+  std::string text_;
+};
+
+template <class Shared>
+std::vector<Shared> some_of(const std::vector<Shared>& all,
+                            const std::function<bool(const Shared&)>& is_one) {
+  std::vector<Shared> some;
+  std::ranges::copy_if(all, std::back_inserter(some), is_one);
+  return some;
+}
+
 }  // namespace
+
+void expect_equal_start(const comm::Mesh& mesh, const Store& store) {
+  std::string text;
+  const auto compare = [&](comm::Communicator& group, const proof::Digest& digest) {
+    const auto found = difference_in(group, {{digest, mesh.world().rank()}});
+    if (!found || !text.empty()) return;
+    text = fmt::format(
+        "train: the parameters of rank {} differ from those of rank {} before the first step; "
+        "equal ones are required: draw them from the same seed",
+        found->rank, found->other);
+  };
+  compare(mesh.replicas(), store.digest());
+  for (const auto& [along_tp, digest] : store.digests_along_tp()) {
+    compare(store.sharers(along_tp), digest);
+  }
+  fail_together(mesh.world(), text);
+}
 
 void expect_equal_replicas(comm::Communicator& world, const Replicas& replicas, const Store& store,
                            std::int64_t step) {
-  const std::vector<Store::SharedValue> values = store.shared_values();
-  const auto those = [&](bool Store::SharedValue::*kind) {
-    std::vector<Store::SharedValue> some;
-    std::ranges::copy_if(values, std::back_inserter(some), kind);
-    return some;
-  };
-  std::string text;
-  // A rank compares in all its groups: others wait for it there.
-  const auto compare = [&](comm::Communicator& group,
-                           const std::vector<Store::SharedValue>& of_group) {
-    const std::string difference = replica_difference(group, world.rank(), of_group, step);
-    if (text.empty()) text = difference;
-  };
+  using Value = Store::SharedValue;
+  using Part = Store::SharedPart;
+  const std::vector<Value> values = store.shared_values();
+  ReplicaComparison comparison(world, step);
   if (store.zero() < 3 && replicas.sharded != nullptr) {
-    compare(*replicas.sharded, those(&Store::SharedValue::in_shares));
+    comparison.compare(*replicas.sharded,
+                       some_of<Value>(values, [](const Value& one) { return one.in_shares; }));
   }
-  if (replicas.copies != nullptr) compare(*replicas.copies, values);
-  if (replicas.tp != nullptr && replicas.tp->world() > 1 && store.zero() < 3) {
-    compare(*replicas.tp, those(&Store::SharedValue::along_tp));
+  if (replicas.copies != nullptr) comparison.compare(*replicas.copies, values);
+  const std::vector<Part> parts = store.shared_parts();
+  for (const int along_tp : std::views::keys(store.digests_along_tp())) {
+    const auto is_shared = [&](const auto& one) { return one.along_tp == along_tp; };
+    comm::Communicator& sharers = store.sharers(along_tp);
+    comparison.compare(sharers, some_of<Value>(values, is_shared));
+    // Only stores that divide have parts.
+    if (parts.empty()) continue;
+    comparison.compare(sharers, *replicas.sharded, some_of<Part>(parts, is_shared));
   }
-  fail_together(world, text);
+  comparison.finish();
 }
 
 }  // namespace armillary::train

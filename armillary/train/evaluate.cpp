@@ -15,6 +15,7 @@
 #include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/or_abort.h"
+#include "armillary/train/check_replicas.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/dtypes.h"
@@ -63,7 +64,7 @@ class RankEvaluator {
       if (!options.checkpoint.empty()) load_checkpoint(options.checkpoint);
       if (!options.init_from.empty()) load_parameters(options.init_from, recipe_.model, store_);
     });
-    expect_same_parameters(mesh_.replicas(), store_.digest());
+    expect_equal_start(mesh_, store_);
     store_.gather_values();
   }
 

@@ -104,7 +104,7 @@ void RankTrainer::begin_after(const RunProgress& progress) {
   const std::int64_t steps = progress.step;
   order_ = BatchOrder(progress.skipped);
   guard_.emplace(recipe_.training, progress.recent);
-  expect_same_parameters(mesh_.replicas(), store_.digest());
+  expect_equal_start(mesh_, store_);
   store_.gather_values();
   optimizer_.resume_after(steps);
   if (steps == recipe_.training.steps) return;

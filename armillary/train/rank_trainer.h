@@ -69,7 +69,7 @@ class RankTrainer {
   void load_parameters_of(const std::string& folder);
 
   /// To be called once, before the first step(), with the progress of the steps that were taken
-  /// before. Collective. @throws on every rank InvalidArgument as expect_same_parameters or
+  /// before. Collective. @throws on every rank InvalidArgument as expect_equal_start or
   /// checked_parts, or what the model throws for a shard without tokens.
   void begin_after(const RunProgress& progress);
 

@@ -2,6 +2,7 @@
 // which names the first key that differs, before the first step.
 #include "armillary/train/same_recipe.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -12,8 +13,9 @@
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
-#include "armillary/model/decoder.h"
+#include "armillary/core/mesh_shape.h"
 #include "armillary/model/registry.h"
+#include "armillary/train/testing/changed_decoder.h"
 #include "armillary/train/testing/small_training.h"
 
 namespace armillary::train {
@@ -66,43 +68,48 @@ TEST(SameRecipe, FilesMayLieElsewhere) {
             "");
 }
 
-/// A decoder, or one whose last norm begins with other values.
-class OtherValues : public model::Decoder {
- public:
-  OtherValues(const model::DecoderOptions& options, bool differs)
-      : model::Decoder(options), differs_(differs) {}
-  std::vector<model::Parameter> parameters() const override {
-    std::vector<model::Parameter> all = model::Decoder::parameters();
-    if (differs_) all.back().init.mean = 0.5;
-    return all;
-  }
-
- private:
-  bool differs_;
+/// A parameter that begins with other values on the last rank of a mesh.
+struct OtherStart {
+  MeshShape mesh;
+  std::string parameter;
+  int same = 0;  ///< The rank with which it is compared.
 };
 
 // Ranks whose models have other initial values have equal recipes and would train two models.
-TEST(SameParameters, AreRequiredBeforeTheFirstStep) {
+void expect_start_refused(const OtherStart& other) {
+  SCOPED_TRACE(other.parameter);
   std::atomic<int> steps = 0;
-  std::vector<std::string> told(3);
+  const int last = other.mesh.ranks() - 1;
+  std::vector<std::string> told(static_cast<std::size_t>(other.mesh.ranks()));
+  const auto change = [&](std::vector<model::Parameter>& all) {
+    for (model::Parameter& one : all) {
+      if (one.name == other.parameter) one.init.mean = 0.5;
+    }
+  };
   const auto body = [&](comm::Communicator& comm) {
     const Recipe recipe = small_recipe();
-    OtherValues model(model::decoder_options(recipe.model).vocab_size(kVocabSize),
-                      comm.rank() == 2);
+    ChangedDecoder model(model::decoder_options(recipe.model).vocab_size(kVocabSize),
+                         comm.rank() == last ? change : ChangeParameters());
     const PackedText text = words(recipe.training.seq_len);
     try {
-      train(comm::Mesh(comm, {.cp = 3}), model, text, recipe,
+      train(comm::Mesh(comm, other.mesh), model, text, recipe,
             {.on_step = [&](const StepMetrics&) { ++steps; }});
     } catch (const InvalidArgument& error) {
       told[comm.rank()] = error.what();
       throw;
     }
   };
-  EXPECT_THROW(comm::run_ranks(3, body), InvalidArgument);
-  for (const std::string& text : told) {
-    EXPECT_THAT(text, testing::HasSubstr("the parameters of rank 2 differ from those of rank 0"));
-  }
+  EXPECT_THROW(comm::run_ranks(other.mesh.ranks(), body), InvalidArgument);
+  EXPECT_THAT(told,
+              testing::Each(testing::HasSubstr(fmt::format(
+                  "the parameters of rank {} differ from those of rank {}", last, other.same))));
   EXPECT_EQ(steps, 0);
+}
+
+TEST(SameParameters, AreRequiredBeforeTheFirstStep) {
+  expect_start_refused({{.cp = 3}, "output.weight"});
+  expect_start_refused({{.tp = 2}, "norm.weight"});
+  expect_start_refused({{.tp = 4}, "layers.0.attention.wk.weight", 2});  // KV heads are shared
 }
 
 // The launcher of train(mesh, ..) need not abort the group: the function itself does.

@@ -13,7 +13,6 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include "armillary/comm/collectives.h"
@@ -28,11 +27,6 @@ namespace {
 
 std::int64_t size_of(at::ScalarType dtype) {
   return static_cast<std::int64_t>(c10::elementSize(dtype));
-}
-
-proof::Digest digest_of_values(const at::Tensor& values) {
-  return proof::digest_of(
-      std::string_view(static_cast<const char*>(values.const_data_ptr()), values.nbytes()));
 }
 
 /// Initial values, which are drawn in fp32 for every dtype.
@@ -228,6 +222,7 @@ std::int64_t Store::own_count(const Unit& unit) const {
 
 void Store::fill(const Fill& fill) {
   std::string digests;
+  std::map<int, std::string> along_tp;
   for (Unit& unit : units_) {
     // The whole unit on every rank, which keeps its own share.
     const at::Tensor whole =
@@ -237,13 +232,16 @@ void Store::fill(const Fill& fill) {
       const at::Tensor values =
           whole.narrow(0, weight.begin, model::count_of_values(weight.range.size));
       fill(weight.parameter.name, weight.range, values);
-      digests += weight.parameter.name + ' ' + to_string(digest_of_values(values));
+      const std::string digest = weight.parameter.name + ' ' + to_string(digest_of_values(values));
+      digests += digest;
+      if (weight.copies > 1) along_tp[weight.copies] += digest;
     }
     if (!has_own_masters()) continue;
     unit.own_values.copy_(whole.narrow(0, unit.begin, own_count(unit)));
     if (zero_ < 3) unit.values.all().copy_(whole);
   }
   digest_ = proof::digest_of(digests);
+  for (const auto& [ranks, text] : along_tp) digests_along_tp_[ranks] = proof::digest_of(text);
 }
 
 // This rank's values at their place in the unit, where those of a buffer may be already.
@@ -376,7 +374,7 @@ void Store::sum_along_tp(int unit, comm::Communicator& group) {
   const at::Tensor sum = at::cat(parts);
   {
     const WaitTime wait(waited_s_);
-    comm::all_reduce(group, array_of(sum));
+    comm::all_reduce(sharers(copies), array_of(sum));
   }
   std::int64_t begin = 0;
   for (const at::Tensor& part : parts) {
@@ -444,24 +442,6 @@ void Store::start_gather_values(int unit) {
 
 void Store::finish_gathers() {
   for (Unit& unit : units_) wait_for_gather(unit);
-}
-
-std::vector<Store::SharedValue> Store::shared_values() const {
-  std::vector<SharedValue> values;
-  if (zero_ < 3) {
-    for (const Weight& weight : weights_) {
-      values.push_back({.name = weight.parameter.name,
-                        .digest = digest_of_values(weight.value),
-                        .along_tp = weight.copies == tp_ranks(replicas_),
-                        .in_shares = true});
-    }
-  }
-  if (!has_own_masters() || (zero_ > 0 && replicas_.copies == nullptr)) return values;
-  for (const Piece& piece : pieces_) {
-    values.push_back(
-        {.name = piece.name, .digest = digest_of_values(piece.value), .in_shares = zero_ == 0});
-  }
-  return values;
 }
 
 std::int64_t Store::bytes_at_rest() const {

@@ -33,6 +33,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -113,6 +114,11 @@ class Store {
   /// Digest of all values of the last fill(), of the initial values before: equal on replicas that
   /// were given the same.
   const proof::Digest& digest() const { return digest_; }
+  /// Likewise of those that several ranks along tp have, by the number of these: equal on
+  /// sharers().
+  const std::map<int, proof::Digest>& digests_along_tp() const { return digests_along_tp_; }
+  /// The ranks along tp, so many, that have the same ranges as this one: a key of the above.
+  comm::Communicator& sharers(int along_tp) const;
 
   /// The weights of a unit, which stay whole until release(). Backward adds to their gradients in
   /// the dtype of masters. Stage 3: collective, waits for the gather.
@@ -187,10 +193,18 @@ class Store {
   struct SharedValue {
     std::string name;
     proof::Digest digest;
-    bool along_tp = false;   ///< All ranks along tp have it.
+    int along_tp = 1;        ///< Ranks along tp that have it.
     bool in_shares = false;  ///< All ranks that divide parameters have it.
   };
   std::vector<SharedValue> shared_values() const;
+  /// A part of the masters, divided over replicas, of a parameter that several ranks along tp have.
+  /// These list the same parts, each of which one of the replicas owns.
+  struct SharedPart {
+    std::string name;
+    int along_tp = 1;
+    std::optional<proof::Digest> digest;  ///< None: another replica owns it.
+  };
+  std::vector<SharedPart> shared_parts() const;
   /// Bytes of values, gradients and state that are held between two steps; not those on the host.
   std::int64_t bytes_at_rest() const;
   /// Bytes of state that rests on the host.
@@ -262,6 +276,10 @@ class Store {
   void wait_for_gather(Unit& unit);
   void count_bytes();
   void sum_over(comm::Communicator& group, const at::Tensor& gradients) const;
+  static proof::Digest digest_of_values(const at::Tensor& values);
+  std::vector<const Weight*> owned_by(const Unit& unit) const;
+  void add_share_ends(std::set<std::int64_t>& ends, const std::vector<const Weight*>& owned,
+                      const Weight& in, int tp_index) const;
 
   const Replicas replicas_;
   const int zero_;
@@ -276,6 +294,7 @@ class Store {
   /// The ranks along tp that share a range, by their number; those of all ranks are `tp` itself.
   std::map<int, std::unique_ptr<comm::Communicator>> shared_;
   proof::Digest digest_;
+  std::map<int, proof::Digest> digests_along_tp_;
   std::array<StateBuffer, kBuffers> buffers_;
   std::int64_t staged_bytes_ = 0;   ///< State in buffers.
   std::unique_ptr<HostLane> lane_;  ///< Last: it copies from and to the above. Null: no moves.

@@ -173,6 +173,58 @@ TEST(StoreDtypes, MastersOfCopiesAreCompared) {
   }
 }
 
+/// A bias that all ranks along tp have, beside rows that 2 ranks cut unevenly, and so the shares of
+/// the bias: of two replicas the first has 4 of 7 on rank 0 along tp and 5 on rank 1.
+class UnevenUnit : public ThreeUnits {
+ public:
+  std::vector<std::string> units() const override { return {"only"}; }
+  std::vector<model::Parameter> parameters() const override {
+    return {{.name = "bias", .shape = {7}, .units = {"only"}},
+            {.name = "table",
+             .shape = {5, 1},
+             .placement = model::TpSplit::Vocabulary,
+             .units = {"only"}}};
+  }
+};
+
+/// An element of the bias, on the ranks that own it along tp: rank = tp + 2 x replica.
+struct OwnedElement {
+  std::int64_t index = 0;
+  int first = 0, second = 0;
+};
+
+/// Expects a change of it on the second of them to be told.
+void expect_named_along_tp(int zero, const Dtypes& dtypes, const OwnedElement& element) {
+  SCOPED_TRACE(testing::Message() << "stage " << zero << ", element " << element.index);
+  comm::run_ranks(4, [&](comm::Communicator& comm) {
+    const auto sharded = comm.split(comm.rank() % 2, comm.rank());
+    const auto tp = comm.split(comm.rank() / 2, comm.rank());
+    const Replicas replicas{.sharded = sharded.get(), .zero = zero, .tp = tp.get()};
+    Store store(UnevenUnit(), 7, replicas, dtypes);
+    const at::NoGradGuard no_grad;
+    for (const Piece& piece : store.pieces()) piece.value.fill_(1);
+    store.gather_values();
+    expect_equal_replicas(comm, replicas, store, 1);
+    for (const Piece& piece : store.pieces()) {
+      if (comm.rank() != element.second || piece.name != "bias") continue;
+      piece.value.narrow(0, element.index - piece.range.begin[0], 1).add_(0x1p-20);
+    }
+    store.gather_values();
+    EXPECT_THAT(
+        [&] { expect_equal_replicas(comm, replicas, store, 2); },
+        testing::ThrowsMessage<InvalidArgument>(testing::HasSubstr(
+            "parameter bias of rank " + std::to_string(element.second) +
+            " differs from that of rank " + std::to_string(element.first) + " after step 2")));
+  });
+}
+
+TEST(StoreDtypes, SharesThatRanksAlongTpCutElsewhereAreCompared) {
+  for (const OwnedElement& element : {OwnedElement{0, 0, 1}, {4, 2, 1}, {6, 2, 3}}) {
+    for (int zero = 1; zero <= 3; ++zero) expect_named_along_tp(zero, kBf16, element);
+    expect_named_along_tp(3, {}, element);
+  }
+}
+
 /// Two gradients of bf16 whose sum bf16 cannot hold.
 TEST(StoreDtypes, GradientsOfBf16ValuesAddUpInFp32) {
   Store store(ThreeUnits(), 7, {}, kBf16);

@@ -1,5 +1,5 @@
-// trainer_faults_test.cpp: models that go wrong on one rank in the middle of a run: all ranks end
-// in the same step, with the rank, the parameter and the microbatch.
+// trainer_faults_test.cpp: models and memory that go wrong on one rank in the middle of a run: all
+// ranks end in the same step, with the rank, the parameter or unit, and the microbatch.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -15,7 +15,12 @@
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/model/decoder.h"
+#include "armillary/model/recompute.h"
 #include "armillary/model/registry.h"
+#include "armillary/train/rank_trainer.h"
+#include "armillary/train/recording.h"
+#include "armillary/train/step_proof.h"
+#include "armillary/train/step_shape.h"
 #include "armillary/train/testing/mesh_degrees.h"
 #include "armillary/train/testing/small_training.h"
 
@@ -26,32 +31,46 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-/// A decoder whose head is told its input and weights first, with the number of passes before.
+/// A unit of the decoder of small_recipe(), on a rank.
+struct WatchedPlace {
+  int unit = 3;  ///< The head; 1 and 2: layers.
+  int rank = 1;
+};
+
+/// A decoder of which a unit is told its input and weights first, with the number of passes before.
 class WatchedDecoder : public model::Decoder {
  public:
   using Watch = std::function<at::Tensor(int pass, const model::Weights&, const at::Tensor& x)>;
 
-  WatchedDecoder(const model::DecoderOptions& options, Watch watch)
-      : model::Decoder(options), watch_(std::move(watch)) {}
+  WatchedDecoder(const model::DecoderOptions& options, int watched, Watch watch)
+      : model::Decoder(options), watched_(watched), watch_(std::move(watch)) {}
   at::Tensor run(int unit, const model::Weights& weights, const at::Tensor& x,
                  const model::ModelInputs& inputs) override {
-    const bool is_head = unit + 1 == static_cast<int>(units().size());
-    return model::Decoder::run(unit, weights, is_head ? watch_(pass_++, weights, x) : x, inputs);
+    const bool is_watched = unit == watched_;
+    return model::Decoder::run(unit, weights, is_watched ? watch_(pass_++, weights, x) : x, inputs);
   }
 
  private:
+  int watched_;
   Watch watch_;
   int pass_ = 0;
 };
 
-/// The errors of the ranks of a mesh; `watch` is that of rank 1.
-std::vector<std::string> errors_of(const Recipe& recipe, const WatchedDecoder::Watch& watch) {
+model::DecoderOptions decoder_of(const Recipe& recipe) {
+  return model::decoder_options(recipe.model)
+      .vocab_size(kVocabSize)
+      .recompute(model::parse_recompute(recipe.activation_checkpoint.mode));
+}
+
+/// The errors of the ranks of a mesh; `watch` is that of one place.
+std::vector<std::string> errors_of(const Recipe& recipe, const WatchedDecoder::Watch& watch,
+                                   const WatchedPlace& place = {}) {
   const MeshShape shape = mesh_of(recipe.parallelism);
   std::vector<std::string> told(static_cast<std::size_t>(shape.ranks()));
   const auto body = [&](comm::Communicator& comm) {
     const auto keep = [](int, const model::Weights&, const at::Tensor& x) { return x; };
-    WatchedDecoder model(model::decoder_options(recipe.model).vocab_size(kVocabSize),
-                         comm.rank() == 1 ? watch : WatchedDecoder::Watch(keep));
+    WatchedDecoder model(decoder_of(recipe), place.unit,
+                         comm.rank() == place.rank ? watch : WatchedDecoder::Watch(keep));
     try {
       train(comm::Mesh(comm, shape), model, words(recipe.training.seq_len), recipe, {});
     } catch (const Error& error) {
@@ -85,6 +104,49 @@ TEST(TrainFaults, WhatIsNotFiniteIsNamedByRankParameterAndMicrobatch) {
   }
 }
 
+/// A change of values that a rank owns.
+struct ValueChange {
+  std::string parameter;
+  int rank = 0;
+  std::function<void(const at::Tensor& value)> change;
+};
+
+/// The errors of the ranks of a mesh whose memory changes between steps 1 and 2.
+std::vector<std::string> errors_after(const Recipe& recipe, const ValueChange& change) {
+  const MeshShape shape = mesh_of(recipe.parallelism);
+  std::vector<std::string> told(static_cast<std::size_t>(shape.ranks()));
+  const auto body = [&](comm::Communicator& comm) {
+    const comm::Mesh mesh(comm, shape);
+    model::Decoder model(decoder_of(recipe));
+    const PackedText data = words(recipe.training.seq_len);
+    const Recording recording(comm, "");
+    const auto step = step_shape_of(model, recipe.parallelism, recipe.training, recipe.optimizer);
+    RankTrainer trainer(mesh, model, proved_step(comm, step), {data, recipe, recording});
+    const auto beside = [] { return Beside(); };
+    trainer.begin_after(0);
+    trainer.step(1, beside);
+    int changed = 0;
+    for (const StateTensor& state : trainer.state()) {
+      if (comm.rank() != change.rank || state.name != "parameters/" + change.parameter) continue;
+      const at::NoGradGuard no_grad;
+      change.change(state.tensor);
+      ++changed;
+    }
+    EXPECT_EQ(changed, comm.rank() == change.rank ? 1 : 0);
+    try {
+      trainer.step(2, beside);
+    } catch (const Error& error) {
+      told[static_cast<std::size_t>(comm.rank())] = error.what();
+      throw;
+    }
+  };
+  try {
+    comm::run_ranks(shape.ranks(), body);
+  } catch (const Error&) {  // every rank has told it
+  }
+  return told;
+}
+
 /// Adds to a parameter in step 2.
 at::Tensor flipped(int pass, const model::Weights& weights, const at::Tensor& x) {
   const at::NoGradGuard no_grad;
@@ -104,6 +166,36 @@ TEST(TrainFaults, AReplicaThatDiffersIsNamed) {
         << to_string(degrees);
     recipe.training.check_replicas = 0;
     EXPECT_THAT(errors_of(recipe, flipped), Each("")) << to_string(degrees);
+  }
+}
+
+// Of what is divided over the replicas, and of KV heads that some of the ranks along tp share.
+TEST(TrainFaults, AReplicaAlongTpThatDiffersIsNamed) {
+  struct Case {
+    MeshDegrees degrees;
+    std::string parameter;
+    int rank;
+    int other;
+  };
+  const std::string kv = "layers.0.attention.wk.weight";
+  for (const auto& [degrees, parameter, rank, other] :
+       {Case{{.shards = 2, .zero = 3, .tp = 2}, "norm.weight", 1, 0},
+        Case{{.cp = 2, .zero = 3, .tp = 2}, "layers.1.ffn_norm.weight", 1, 0},
+        Case{{.copies = 2, .shards = 2, .zero = 3, .tp = 2}, "norm.weight", 1, 0},
+        Case{{.tp = 4}, kv, 3, 2}, Case{{.shards = 2, .zero = 3, .tp = 4}, kv, 3, 2}}) {
+    SCOPED_TRACE(to_string(degrees));
+    Recipe recipe = on(small_recipe(), degrees);
+    recipe.training.global_batch_size = degrees.copies * degrees.shards;
+    const ValueChange change{parameter, rank, [](const at::Tensor& value) { value.add_(1e-3); }};
+    recipe.training.check_replicas = 2;
+    const std::string text = "train: parameter " + parameter + " of rank " + std::to_string(rank) +
+                             " differs from that of rank " + std::to_string(other) +
+                             " after step 2; equal ones are required";
+    const auto told = errors_after(recipe, change);
+    EXPECT_THAT(told, Each(told.front()));
+    EXPECT_THAT(told.front(), HasSubstr(text));
+    recipe.training.check_replicas = 0;
+    EXPECT_THAT(errors_after(recipe, change), Each(""));
   }
 }
 
