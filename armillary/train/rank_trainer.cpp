@@ -18,6 +18,8 @@
 #include <chrono>
 #include <cmath>
 #include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "armillary/comm/collectives.h"
@@ -34,6 +36,7 @@
 #include "armillary/train/evaluate.h"
 #include "armillary/train/forward_loss.h"
 #include "armillary/train/matmul_peak.h"
+#include "armillary/train/not_finite.h"
 #include "armillary/train/same_recipe.h"
 #include "armillary/train/tensor_parallel_over_ranks.h"
 
@@ -45,6 +48,12 @@ at::ScalarType product_dtype(const Recipe& recipe) {
   const at::ScalarType dtype = dtypes_of(recipe.training).param;
   return dtype == at::kBFloat16 && !kernel::cpu::multiplies_bf16() ? at::kFloat : dtype;
 }
+
+// Advice for numbers that are not finite.
+constexpr std::string_view kLowerRate = "lower optimizer.lr or raise lr_scheduler.warmup_steps";
+constexpr std::string_view kNoUpdate =
+    "no update makes it so, but memory, a model or a file of parameters; nearest: --resume from a "
+    "checkpoint";
 
 /// Clears the sign of a NaN, which means nothing but would be printed.
 double unsigned_nan(double value) {
@@ -185,10 +194,10 @@ double RankTrainer::validation_loss(const Data& data) {
 
 std::string RankTrainer::fault_of(std::int64_t step, double loss, double grad_norm) {
   if (!std::isfinite(loss) || !std::isfinite(grad_norm)) {
-    return fmt::format(
-        "loss {} and grad_norm {} in step {}; finite numbers are required; {}; lower "
-        "optimizer.lr or raise lr_scheduler.warmup_steps",
-        unsigned_nan(loss), unsigned_nan(grad_norm), step, first_not_finite());
+    const std::string where = first_not_finite();
+    comm::meet(world_);
+    return fmt::format("loss {} and grad_norm {} in step {}; finite numbers are required; {}",
+                       unsigned_nan(loss), unsigned_nan(grad_norm), step, where);
   }
   const std::string spike = guard_->spike(loss, grad_norm);
   if (spike.empty()) return "";
@@ -290,28 +299,26 @@ model::ModelInputs RankTrainer::inputs_of(const Microbatch& task) const {
 // The parameters are still those of the step, so its microbatches are taken again, each as a step
 // of its own.
 std::string RankTrainer::first_not_finite() {
+  const FirstNotFinite value = first_of(world_, value_not_finite(store_));
+  if (value.rank >= 0) {
+    const bool is_inf = value.number.place >= kInfPlace;
+    return fmt::format("the first on rank {}, before the step: {}; {}", value.rank,
+                       value.number.what, is_inf ? kLowerRate : kNoUpdate);
+  }
   plan::step::StepShape shape = step_.tables.shape();
   shape.microbatches = 1;
   const ProvedStep one = proved_step(world_, shape);
-  const auto none = static_cast<std::int64_t>(batch_.size());
-  std::int64_t microbatch = none;
-  std::string text;
-  for (std::int64_t i = 0; i < none; ++i) {
-    std::string parameter;
-    const auto inputs = [&](int) { return inputs_of(batch_[static_cast<std::size_t>(i)]); };
-    const StepTask task{.inputs = inputs, .targets = targets_, .not_finite = &parameter};
-    const double loss = StepRunner(parts(), one, task).run_gradients();
-    if (microbatch < none || (std::isfinite(loss) && parameter.empty())) continue;
-    microbatch = i;
-    text = fmt::format("the first in microbatch {} on rank {}: {}", i, world_.rank(),
-                       parameter.empty() ? "its loss" : "the gradient of parameter " + parameter);
+  for (std::size_t i = 0; i < batch_.size(); ++i) {
+    FiniteWatch watch(model_.units());
+    const auto inputs = [&](int) { return watch.watched(inputs_of(batch_[i])); };
+    const StepTask task{.inputs = inputs, .targets = targets_, .watch = &watch};
+    watch.see_loss(StepRunner(parts(), one, task).run_gradients());
+    const FirstNotFinite first = first_of(world_, watch.first());
+    if (first.rank < 0) continue;
+    return fmt::format("the first in microbatch {} on rank {}: {}; {}", i, first.rank,
+                       first.number.what, kLowerRate);
   }
-  // The first microbatch, and of it the first rank.
-  std::vector<std::int64_t> all(static_cast<std::size_t>(world_.world()));
-  comm::all_gather(world_, comm::array(std::span(&microbatch, 1)), comm::array(std::span(all)));
-  const auto first = std::ranges::min_element(all);
-  if (*first == none) return "those of each rank and microbatch are, their sum is not";
-  return comm::text_of_rank(world_, static_cast<int>(first - all.begin()), text);
+  return fmt::format("those of each rank and microbatch are, their sum is not; {}", kLowerRate);
 }
 
 // Sums over all ranks the numbers of a step, and what travels beside them. That is asked as late as

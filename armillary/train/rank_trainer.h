@@ -107,7 +107,8 @@ class RankTrainer {
   StepParts parts() { return {model_, store_, optimizer_, world_, recording_}; }
   /// Says what is wrong with a step, the same on all ranks; empty if nothing is. Collective.
   std::string fault_of(std::int64_t step, double loss, double grad_norm);
-  /// Says where a number that is not finite was first, the same on all ranks. Collective.
+  /// Says where a number that is not finite was first, and advice, the same on all ranks.
+  /// Collective.
   std::string first_not_finite();
   StepSums sum_over(comm::Communicator& ranks, StepSums mine,
                     const std::function<Beside()>& beside);

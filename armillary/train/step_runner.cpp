@@ -126,7 +126,9 @@ void StepRunner::run_forward(const plan::View& x) {
   UnitPass pass;
   // Each unit has a graph of its own, so its weights are needed in its own backward alone.
   if (unit > 0) pass.in = passes_.back().out.detach().requires_grad_(true);
+  if (task_.watch != nullptr) task_.watch->begin_forward(unit);
   pass.out = parts_.model.run(unit, weights, pass.in, *inputs_);
+  if (task_.watch != nullptr) task_.watch->end_forward(pass.out);
   passes_.push_back(std::move(pass));
 }
 
@@ -149,9 +151,7 @@ void StepRunner::run_backward(const plan::View& x) {
   if (grad_.defined() && (is_loss || pass.out.requires_grad())) {
     torch::autograd::backward({pass.out}, {grad_});
   }
-  if (task_.not_finite != nullptr && task_.not_finite->empty()) {
-    *task_.not_finite = store.not_finite(unit);
-  }
+  if (task_.watch != nullptr) task_.watch->see_gradients(store.not_finite(unit));
   grad_ = pass.in.defined() ? pass.in.grad() : at::Tensor();
   if (unit > 0) return;
   store.check_views();

@@ -17,11 +17,11 @@
 #include <cstddef>
 #include <functional>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
 #include "armillary/model/model.h"
+#include "armillary/train/not_finite.h"
 #include "armillary/train/optimizer.h"
 #include "armillary/train/recording.h"
 #include "armillary/train/step_proof.h"
@@ -41,9 +41,9 @@ struct StepParts {
 /// The caller's numbers of one step.
 struct StepTask {
   std::function<model::ModelInputs(int microbatch)> inputs;
-  double targets = 1;                 ///< The loss is divided by it.
-  double lr = 0;                      ///< Learning rate of the update.
-  std::string* not_finite = nullptr;  ///< Not null: the first parameter with such a gradient.
+  double targets = 1;            ///< The loss is divided by it.
+  double lr = 0;                 ///< Learning rate of the update.
+  FiniteWatch* watch = nullptr;  ///< Not null: looks at what each unit makes.
 };
 
 /// Runs a step once, part by part. Its arguments must outlive it. Threads: that of the rank.

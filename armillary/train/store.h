@@ -205,6 +205,14 @@ class Store {
     std::optional<proof::Digest> digest;  ///< None: another replica owns it.
   };
   std::vector<SharedPart> shared_parts() const;
+  /// The values of this rank between two steps: the pieces', then those that models are given,
+  /// which at stage 3 are gathered when they are used.
+  struct HeldValue {
+    std::string name;
+    at::Tensor value;
+    bool is_own = false;  ///< A piece's.
+  };
+  std::vector<HeldValue> held_values() const;
   /// Bytes of values, gradients and state that are held between two steps; not those on the host.
   std::int64_t bytes_at_rest() const;
   /// Bytes of state that rests on the host.

@@ -104,4 +104,12 @@ std::vector<Store::SharedPart> Store::shared_parts() const {
   return parts;
 }
 
+std::vector<Store::HeldValue> Store::held_values() const {
+  std::vector<HeldValue> held;
+  for (const Piece& piece : pieces_) held.push_back({piece.name, piece.value, /*is_own=*/true});
+  if (zero_ == 3) return held;
+  for (const Weight& weight : weights_) held.push_back({weight.parameter.name, weight.value});
+  return held;
+}
+
 }  // namespace armillary::train

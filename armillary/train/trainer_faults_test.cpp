@@ -30,6 +30,7 @@ namespace {
 using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
+using testing::Not;
 
 /// A unit of the decoder of small_recipe(), on a rank.
 struct WatchedPlace {
@@ -145,6 +146,86 @@ std::vector<std::string> errors_after(const Recipe& recipe, const ValueChange& c
   } catch (const Error&) {  // every rank has told it
   }
   return told;
+}
+
+/// A rank of a mesh.
+struct RankOf {
+  MeshDegrees degrees;
+  int rank = 0;
+};
+
+// Behind the first layer the NaN is on all ranks along cp and tp.
+TEST(TrainFaults, AValueThatIsNaNIsNamedByTheRankThatOwnsIt) {
+  for (const auto& [degrees, rank] : {RankOf{{.tp = 2}, 1},
+                                      {{.shards = 2, .zero = 3, .tp = 2}, 1},
+                                      {{.shards = 2, .zero = 3, .tp = 2}, 0},
+                                      {{.shards = 2, .zero = 1}, 0},
+                                      {{.cp = 2}, 1},
+                                      {{.shards = 2, .cp = 2, .tp = 2}, 5},
+                                      {{.shards = 2, .cp = 2, .zero = 3, .tp = 2}, 1}}) {
+    SCOPED_TRACE(to_string(degrees));
+    Recipe recipe = on(small_recipe(), degrees);
+    const auto told = errors_after(
+        recipe, {"layers.0.attention.wq.weight", rank,
+                 [](const at::Tensor& value) { value.select(0, value.size(0) - 1).fill_(NAN); }});
+    EXPECT_THAT(told, Each(told.front()));
+    EXPECT_THAT(
+        told.front(),
+        AllOf(HasSubstr("in step 2; finite numbers are required; the first on rank " +
+                        std::to_string(rank) +
+                        ", before the step: the value of parameter layers.0.attention.wq.weight; "
+                        "no update makes it so"),
+              Not(HasSubstr("lower optimizer.lr"))));
+  }
+}
+
+// An update may have made it, by a rate that is too large.
+TEST(TrainFaults, AValueThatIsInfIsNamedWithTheRate) {
+  const auto told =
+      errors_after(on(small_recipe(), {.tp = 2}),
+                   {"norm.weight", 1, [](const at::Tensor& value) { value.fill_(INFINITY); }});
+  EXPECT_THAT(told, Each(told.front()));
+  EXPECT_THAT(told.front(),
+              HasSubstr("the first on rank 1, before the step: the value of parameter "
+                        "norm.weight; lower optimizer.lr"));
+}
+
+TEST(TrainFaults, AnActivationThatIsNotFiniteIsNamedByRankUnitAndMicrobatch) {
+  // Pass 0 is the rehearsal, 1 is that of step 1.
+  const auto broken = [](int pass, const model::Weights&, const at::Tensor& x) {
+    return pass >= 2 ? x * INFINITY : x;
+  };
+  for (const auto& [degrees, rank] : {RankOf{{.cp = 2}, 1},
+                                      {{.tp = 2}, 1},
+                                      {{.shards = 2, .zero = 3, .tp = 2}, 3},
+                                      {{.shards = 2, .cp = 2, .tp = 2}, 5}}) {
+    for (const char* mode : {"none", "attention_output", "full"}) {
+      for (const int unit : {1, 2}) {
+        Recipe recipe = on(small_recipe(), degrees);
+        recipe.training.global_batch_size = degrees.shards;
+        recipe.activation_checkpoint.mode = mode;
+        const auto told = errors_of(recipe, broken, {unit, rank});
+        SCOPED_TRACE(to_string(degrees) + " " + mode + " " + std::to_string(unit));
+        EXPECT_THAT(told, Each(told.front()));
+        EXPECT_THAT(told.front(),
+                    HasSubstr("in step 2; finite numbers are required; the first in microbatch 0 "
+                              "on rank " +
+                              std::to_string(rank) + ": an activation of unit layers." +
+                              std::to_string(unit - 1) + "; lower optimizer.lr"));
+      }
+    }
+  }
+}
+
+// The head's own fault, before its ranks along tp have it.
+TEST(TrainFaults, AnActivationOfTheHeadIsNamedByItsRankAlongTp) {
+  const auto broken = [](int pass, const model::Weights&, const at::Tensor& x) {
+    return pass >= 2 ? x * NAN : x;
+  };
+  Recipe recipe = on(small_recipe(), {.tp = 2});
+  recipe.training.global_batch_size = 1;
+  EXPECT_THAT(errors_of(recipe, broken),
+              Each(HasSubstr("the first in microbatch 0 on rank 1: an activation of unit head")));
 }
 
 /// Adds to a parameter in step 2.
