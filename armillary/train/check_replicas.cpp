@@ -145,7 +145,7 @@ void expect_equal_start(const comm::Mesh& mesh, const Store& store) {
   };
   compare(mesh.replicas(), store.digest());
   for (const auto& [along_tp, digest] : store.digests_along_tp()) {
-    compare(store.sharers(along_tp), digest);
+    compare(*store.sharers(along_tp), digest);
   }
   fail_together(mesh.world(), text);
 }
@@ -164,7 +164,7 @@ void expect_equal_replicas(comm::Communicator& world, const Replicas& replicas, 
   const std::vector<Part> parts = store.shared_parts();
   for (const int along_tp : std::views::keys(store.digests_along_tp())) {
     const auto is_shared = [&](const auto& one) { return one.along_tp == along_tp; };
-    comm::Communicator& sharers = store.sharers(along_tp);
+    comm::Communicator& sharers = *store.sharers(along_tp);
     comparison.compare(sharers, some_of<Value>(values, is_shared));
     // Only stores that divide have parts.
     if (parts.empty()) continue;

@@ -206,7 +206,7 @@ comm::Communicator* StepRunner::group_with(const std::vector<plan::Rank>& ranks)
   };
   for (comm::Communicator* const group :
        {replicas.sharded, replicas.copies, replicas.tp,
-        parts_.store.alike_along_tp(step_.tables.shape().sharers), &parts_.world}) {
+        parts_.store.sharers(step_.tables.shape().sharers), &parts_.world}) {
     if (has_ranks(group)) return group;
   }
   return nullptr;
@@ -217,7 +217,7 @@ comm::Communicator& StepRunner::group_of(const Op& op) const {
 }
 
 bool StepRunner::is_along_tp(const comm::Communicator& group) const {
-  return &group == parts_.store.alike_along_tp(group.world());
+  return &group == parts_.store.sharers(group.world());
 }
 
 /// Whether the group of a joint op is the one over which its values are spread.

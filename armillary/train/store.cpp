@@ -357,12 +357,6 @@ void Store::start_sum(int unit) {
   count_bytes();
 }
 
-comm::Communicator* Store::alike_along_tp(int ranks) const {
-  if (ranks == tp_ranks(replicas_)) return replicas_.tp;
-  const auto group = shared_.find(ranks);
-  return group == shared_.end() ? nullptr : group->second.get();
-}
-
 // One sum for all gradients that as many ranks share.
 void Store::sum_along_tp(int unit, comm::Communicator& group) {
   const std::string& name = unit_at(unit).name;
@@ -374,7 +368,7 @@ void Store::sum_along_tp(int unit, comm::Communicator& group) {
   const at::Tensor sum = at::cat(parts);
   {
     const WaitTime wait(waited_s_);
-    comm::all_reduce(sharers(copies), array_of(sum));
+    comm::all_reduce(group, array_of(sum));
   }
   std::int64_t begin = 0;
   for (const at::Tensor& part : parts) {

@@ -104,7 +104,7 @@ class Store {
   const Replicas& replicas() const { return replicas_; }
   /// The group of so many neighbours along tp that have some ranges alike; null: no parameter is
   /// shared so.
-  comm::Communicator* alike_along_tp(int ranks) const;
+  comm::Communicator* sharers(int ranks) const;
 
   /// Writes the values of this rank's range along tp of each parameter to a flat tensor of the
   /// masters' dtype, in row-major order, unit by unit.
@@ -117,8 +117,6 @@ class Store {
   /// Likewise of those that several ranks along tp have, by the number of these: equal on
   /// sharers().
   const std::map<int, proof::Digest>& digests_along_tp() const { return digests_along_tp_; }
-  /// The ranks along tp, so many, that have the same ranges as this one: a key of the above.
-  comm::Communicator& sharers(int along_tp) const;
 
   /// The weights of a unit, which stay whole until release(). Backward adds to their gradients in
   /// the dtype of masters. Stage 3: collective, waits for the gather.
@@ -139,7 +137,7 @@ class Store {
   /// Waits for it, if it is under way, and gives the memory of the values back.
   void drop_values(int unit);
   /// Sums those of the unit's gradients that as many ranks along tp have as the group, one of
-  /// alike_along_tp(). Collective over it.
+  /// sharers(). Collective over it.
   void sum_along_tp(int unit, comm::Communicator& group);
   /// Waits for the sum before, then begins to sum the unit's gradients over the replicas that
   /// divide them, each rank its share, in the dtype in which they travel; passes are added in that

@@ -22,8 +22,10 @@ proof::Digest Store::digest_of_values(const at::Tensor& values) {
       std::string_view(static_cast<const char*>(values.const_data_ptr()), values.nbytes()));
 }
 
-comm::Communicator& Store::sharers(int along_tp) const {
-  return along_tp == replicas_.tp->world() ? *replicas_.tp : *shared_.at(along_tp);
+comm::Communicator* Store::sharers(int ranks) const {
+  if (replicas_.tp != nullptr && ranks == replicas_.tp->world()) return replicas_.tp;
+  const auto group = shared_.find(ranks);
+  return group == shared_.end() ? nullptr : group->second.get();
 }
 
 std::vector<Store::SharedValue> Store::shared_values() const {

@@ -124,7 +124,7 @@ std::vector<std::string> errors_after(const Recipe& recipe, const ValueChange& c
     const auto step = step_shape_of(model, recipe.parallelism, recipe.training, recipe.optimizer);
     RankTrainer trainer(mesh, model, proved_step(comm, step), {data, recipe, recording});
     const auto beside = [] { return Beside(); };
-    trainer.begin_after(0);
+    trainer.begin_after({});
     trainer.step(1, beside);
     int changed = 0;
     for (const StateTensor& state : trainer.state()) {
