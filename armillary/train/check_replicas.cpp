@@ -37,20 +37,20 @@ std::vector<HeldDigest> gathered_digests(comm::Communicator& group,
 }
 
 /// A value that two ranks of the world have not the same.
-struct Difference {
+struct ReplicaDifference {
   std::size_t value = 0;  ///< Its number in the list.
   std::int64_t rank = 0;
   std::int64_t other = 0;  ///< That of the first rank of the group.
 };
 
 /// The first value of a list that is not the same on all ranks of a group.
-std::optional<Difference> difference_in(comm::Communicator& group,
-                                        const std::vector<HeldDigest>& mine) {
+std::optional<ReplicaDifference> difference_in(comm::Communicator& group,
+                                               const std::vector<HeldDigest>& mine) {
   if (mine.empty()) return {};
   const std::vector<HeldDigest> all = gathered_digests(group, mine);
   for (std::size_t i = 0; i < all.size(); ++i) {
     const std::size_t of = i % mine.size();
-    if (!(all[i].digest == all[of].digest)) return Difference{of, all[i].rank, all[of].rank};
+    if (!(all[i].digest == all[of].digest)) return ReplicaDifference{of, all[i].rank, all[of].rank};
   }
   return {};
 }
@@ -110,12 +110,13 @@ class ReplicaComparison {
   void finish() { fail_together(world_, text_); }
 
  private:
-  void keep(const std::optional<Difference>& found, const std::vector<std::string>& names) {
-    if (!found || !text_.empty()) return;
+  void keep(const std::optional<ReplicaDifference>& difference,
+            const std::vector<std::string>& names) {
+    if (!difference || !text_.empty()) return;
     text_ = fmt::format(
         "train: parameter {} of rank {} differs from that of rank {} after step {}; equal ones are "
         "required: memory or a model changed it on one rank; nearest: --resume from a checkpoint",
-        names[found->value], found->rank, found->other, step_);
+        names[difference->value], difference->rank, difference->other, step_);
   }
 
   comm::Communicator& world_;
@@ -136,12 +137,12 @@ std::vector<Shared> some_of(const std::vector<Shared>& all,
 void expect_equal_start(const comm::Mesh& mesh, const Store& store) {
   std::string text;
   const auto compare = [&](comm::Communicator& group, const proof::Digest& digest) {
-    const auto found = difference_in(group, {{digest, mesh.world().rank()}});
-    if (!found || !text.empty()) return;
+    const auto difference = difference_in(group, {{digest, mesh.world().rank()}});
+    if (!difference || !text.empty()) return;
     text = fmt::format(
         "train: the parameters of rank {} differ from those of rank {} before the first step; "
         "equal ones are required: draw them from the same seed",
-        found->rank, found->other);
+        difference->rank, difference->other);
   };
   compare(mesh.replicas(), store.digest());
   for (const auto& [along_tp, digest] : store.digests_along_tp()) {

@@ -1,4 +1,5 @@
-// not_finite.cpp: looks, and the functions that a model is given with a look in front of each.
+// not_finite.cpp: looks at values, activations and gradients; a model gets its functions with a
+// look in front of each, before a collective spreads what is not finite.
 #include "armillary/train/not_finite.h"
 
 #include <ATen/TensorOperators.h>
@@ -88,11 +89,11 @@ FirstNotFinite first_of(comm::Communicator& world, const NotFinite& mine) {
 
 NotFinite value_not_finite(const Store& store) {
   NotFinite first;
-  for (const Store::HeldValue& held : store.held_values()) {
-    if (all_finite(held.value)) continue;
-    const bool is_nan = held.value.isnan().any().item<bool>();
-    const std::int64_t place = (is_nan ? 0 : kInfPlace) + (held.is_own ? 0 : 1);
-    if (place < first.place) first = {place, "the value of parameter " + held.name};
+  for (const Store::HeldValue& entry : store.held_values()) {
+    if (all_finite(entry.value)) continue;
+    const bool is_nan = entry.value.isnan().any().item<bool>();
+    const std::int64_t place = (is_nan ? 0 : kInfPlace) + (entry.is_own ? 0 : 1);
+    if (place < first.place) first = {place, "the value of parameter " + entry.name};
   }
   return first;
 }

@@ -42,7 +42,7 @@ std::vector<Store::SharedValue> Store::shared_values() const {
   const auto name_of = [](const Weight& weight) { return weight.parameter.name; };
   for (const Piece& piece : pieces_) {
     const Weight& weight = *std::ranges::find(weights_, piece.name, name_of);
-    // What is divided is compared along tp in shared_parts().
+    // Shares are compared along tp in shared_parts().
     values.push_back({.name = piece.name,
                       .digest = digest_of_values(piece.value),
                       .along_tp = zero_ == 0 ? weight.copies : 1,
@@ -107,11 +107,11 @@ std::vector<Store::SharedPart> Store::shared_parts() const {
 }
 
 std::vector<Store::HeldValue> Store::held_values() const {
-  std::vector<HeldValue> held;
-  for (const Piece& piece : pieces_) held.push_back({piece.name, piece.value, /*is_own=*/true});
-  if (zero_ == 3) return held;
-  for (const Weight& weight : weights_) held.push_back({weight.parameter.name, weight.value});
-  return held;
+  std::vector<HeldValue> values;
+  for (const Piece& piece : pieces_) values.push_back({piece.name, piece.value, /*is_own=*/true});
+  if (zero_ == 3) return values;
+  for (const Weight& weight : weights_) values.push_back({weight.parameter.name, weight.value});
+  return values;
 }
 
 }  // namespace armillary::train

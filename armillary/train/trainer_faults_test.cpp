@@ -250,7 +250,7 @@ TEST(TrainFaults, AReplicaThatDiffersIsNamed) {
   }
 }
 
-// Of what is divided over the replicas, and of KV heads that some of the ranks along tp share.
+// Values that are divided over the replicas, and those of KV heads that some of the ranks along tp share.
 TEST(TrainFaults, AReplicaAlongTpThatDiffersIsNamed) {
   struct Case {
     MeshDegrees degrees;

@@ -97,7 +97,7 @@ TEST(TrainGrid, ASampleOfMeshesEqualsOneRank) {
                                       {"llama", 2, false},
                                       {"llama", 2, false, true}};
   const std::vector<MeshShape> meshes = meshes_of(8);
-  const std::array<GridOptions, 10> options{{
+  const std::array<MeshGridOptions, 10> options{{
       {.local_batch_size = 4},                         // tp 8
       {.strategy = "ulysses"},                         // cp 2 tp 4
       {.strategy = "usp:u=2", .local_batch_size = 2},  // cp 4 tp 2

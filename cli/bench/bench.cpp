@@ -26,6 +26,7 @@
 #include "armillary/lab/bench/process_ranks.h"
 #include "armillary/lab/bench/result_json.h"
 #include "armillary/lab/calibrate/live_rate.h"
+#include "cli/bench/turns_output.h"
 #include "cli/problem_flags.h"
 #include "cli/torch/engine.h"
 #include "cli/verbs.h"
@@ -126,54 +127,6 @@ bench::TurnLimits turn_limits(const BenchFlags& flags) {
 /// Seconds that another program has for each answer.
 double deadline_s(const BenchFlags& flags) {
   return static_cast<double>(parse_count("--deadline", flags.deadline));
-}
-
-/// Commands and reasons come from others and may not be valid UTF-8.
-void print_json(const nlohmann::ordered_json& line) {
-  fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
-}
-
-/// A result in words: `bench kernel, isa avx2, dtype fp32, ..`, numbers to four digits.
-std::string as_text(const nlohmann::ordered_json& line) {
-  std::string text;
-  for (const auto& [key, value] : line.items()) {
-    const std::string shown = value.is_number_float() ? fmt::format("{:.4g}", value.get<double>())
-                              : value.is_string()     ? value.get<std::string>()
-                                                      : value.dump();
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, shown);
-  }
-  return text;
-}
-
-/// Prints the facts and the names of the sides, then runs a side for every line of `in` that names
-/// one. So another program can let the sides of several programs take turns.
-void serve(const nlohmann::ordered_json& facts, const std::vector<bench::Side>& sides,
-           std::istream& in) {
-  nlohmann::ordered_json ready = facts;
-  std::vector<std::string> names;
-  names.reserve(sides.size());
-  for (const bench::Side& side : sides) names.push_back(side.name);
-  const std::vector<std::string_view> choices(names.begin(), names.end());
-  ready["sides"] = names;
-  print_json(ready);
-  std::fflush(stdout);  // The other program waits for this line, and for every answer.
-  for (std::string name; std::getline(in, name);) {
-    const std::size_t side = parse_choice("side", name, choices);
-    print_json({{"side", name}, {"value", sides[side].run()}});
-    std::fflush(stdout);
-  }
-}
-
-/// Prints all sides of the turns, those of other programs too: one object, or one line a side.
-void print_turns(const bench::TurnSummary& turns, const bench::Contenders& others, bool json) {
-  if (json) return print_json(turns_json(turns, others));
-  for (const std::string& line : turns_text(turns, others)) fmt::print("{}\n", line);
-}
-
-/// Says which turns were left out, unless the output is JSON, which has them in its results.
-void print_left_out(const bench::TurnSummary& turns, bool json) {
-  const std::string text = json ? "" : left_out_text(turns);
-  if (!text.empty()) fmt::print("{}\n", text);
 }
 
 /// Takes turns with the sides of a rate and prints a line for each result, and with --against one

@@ -355,7 +355,7 @@ TEST_F(TrainErrorTest, StepsOfThePapersAreSimulated) {
     int ranks;
     int zero;
     double seq;
-    double flops_per_s;  ///< Of all devices.
+    double flops_per_s;  ///< Sum of the devices.
     double flops;        ///< 6 a parameter and token, and attention's.
   };
   for (const Published& of : {Published{"llama2_7b", "c5a", 8, 1, 65536, 8 * 312e12, 6.0e15},

@@ -1,3 +1,5 @@
+// link_communicator.cpp: a message is moved by the inner group at once, and is over when its links
+// say so. A receiver asks for that only when it was moved, so its sender has told it.
 #include "armillary/lab/bench/link_communicator.h"
 
 #include <algorithm>

@@ -22,22 +22,22 @@ using Seconds = std::chrono::duration<double>;
 /// must be right.
 double exchange_s(comm::Communicator& comm, int messages, std::size_t bytes) {
   const int peer = 1 - comm.rank();
-  std::vector<std::vector<std::byte>> sent, received;
+  std::vector<std::vector<std::byte>> outgoing, incoming;
   std::vector<comm::Request> requests;
   for (int i = 0; i < messages; ++i) {
-    sent.emplace_back(bytes, std::byte(i + 10 * comm.rank()));
-    received.emplace_back(bytes);
+    outgoing.emplace_back(bytes, std::byte(i + 10 * comm.rank()));
+    incoming.emplace_back(bytes);
   }
   const auto begin = Links::Clock::now();
   for (int i = 0; i < messages; ++i) {
     const auto n = static_cast<std::size_t>(i);
-    requests.push_back(comm.irecv(peer, i % 2, std::array{comm::whole(std::span(received[n]))}));
-    requests.push_back(comm.isend(peer, i % 2, std::array{comm::whole(std::span(sent[n]))}));
+    requests.push_back(comm.irecv(peer, i % 2, std::array{comm::whole(std::span(incoming[n]))}));
+    requests.push_back(comm.isend(peer, i % 2, std::array{comm::whole(std::span(outgoing[n]))}));
   }
   for (int left = 2 * messages; left > 0; --left) requests[comm.wait_any(requests)] = {};
   const double seconds = Seconds(Links::Clock::now() - begin).count();
   for (int i = 0; i < messages; ++i) {
-    EXPECT_EQ(received[static_cast<std::size_t>(i)],
+    EXPECT_EQ(incoming[static_cast<std::size_t>(i)],
               std::vector<std::byte>(bytes, std::byte(i + 10 * peer)));
   }
   return seconds;

@@ -22,14 +22,14 @@ def sizes(pid="self", file="status"):
     return {}
 
 
-def private(held):
+def private(kinds):
     """Private memory of a process with those sizes."""
-    return held.get("VmRSS", 0) - held.get("RssFile", 0)
+    return kinds.get("VmRSS", 0) - kinds.get("RssFile", 0)
 
 
-def private_peak(held):
+def private_peak(kinds):
     """The most that it was: pages of files are those of now, and files stay mapped."""
-    return held.get("VmHWM", 0) - held.get("RssFile", 0)
+    return kinds.get("VmHWM", 0) - kinds.get("RssFile", 0)
 
 
 def forget_peak():
@@ -80,22 +80,22 @@ class Watch:
 
     def before_bytes(self):
         """All processes together, or None if one was not seen then."""
-        seen = self.met and len(self.before) == self.count and self.before.keys() == self.peaks.keys()
-        return sum(self.before.values()) if seen else None
+        complete = self.met and len(self.before) == self.count and self.before.keys() == self.peaks.keys()
+        return sum(self.before.values()) if complete else None
 
     def _look(self):
         pids, next_s = [], 0
         while not self.done.wait(START_LOOK_S if self.lock and not self.met else LOOK_S):
             if len(pids) < self.count:
                 pids = processes_of(self.program, self.mark)
-            seen = {pid: sizes(pid) for pid in pids}
-            for pid, held in seen.items():
-                self.peaks[pid] = max(self.peaks.get(pid, 0), held.get("VmHWM", 0))
-                self.private_peaks[pid] = max(self.private_peaks.get(pid, 0), private_peak(held))
+            look = {pid: sizes(pid) for pid in pids}
+            for pid, of_process in look.items():
+                self.peaks[pid] = max(self.peaks.get(pid, 0), of_process.get("VmHWM", 0))
+                self.private_peaks[pid] = max(self.private_peaks.get(pid, 0), private_peak(of_process))
             if self.lock and not self.met:
                 self.met = self.lock.exists()  # after the look, which else counts as one before
                 if not self.met:
-                    self.before = {pid: private(held) for pid, held in seen.items()}
+                    self.before = {pid: private(of_process) for pid, of_process in look.items()}
             if self.pss_s is not None and time.monotonic() >= next_s:
                 self.pss_bytes = max(
                     self.pss_bytes, sum(sizes(pid, "smaps_rollup").get("Pss", 0) for pid in pids)

@@ -72,8 +72,8 @@ void expect_near(const char* name, double value, double required, double bound) 
 class StepOverlapRate::StepRank {
  public:
   /// The communicator must outlive all calls. Collective.
-  StepRank(comm::Communicator& comm, const StepOverlapCase& spec, Messages messages)
-      : messages_(messages),
+  StepRank(comm::Communicator& comm, const StepOverlapCase& spec, MessageMode mode)
+      : mode_(mode),
         targets_(static_cast<double>(spec.tokens * spec.world)),
         recipe_(recipe_of(spec, comm.world())),
         comm_(comm),
@@ -100,14 +100,14 @@ class StepOverlapRate::StepRank {
         {.inputs = [this](int pass) { return inputs_[static_cast<std::size_t>(pass)]; },
          .targets = targets_,
          .lr = 0});
-    comm_.set_messages(messages_);
+    comm_.set_mode(mode_);
     loss_ = runner.run_gradients();
-    comm_.set_messages(Messages::Move);
+    comm_.set_mode(MessageMode::Move);
     runner.run_norm();
     grad_norm_ = optimizer_.clip(std::numeric_limits<double>::infinity());
-    comm_.set_messages(messages_);
+    comm_.set_mode(mode_);
     runner.run_update();
-    comm_.set_messages(Messages::Move);
+    comm_.set_mode(MessageMode::Move);
   }
 
   /// Loss and norm of the last step. Collective.
@@ -119,7 +119,7 @@ class StepOverlapRate::StepRank {
   const train::ProvedStep& step() const { return step_; }
 
  private:
-  const Messages messages_;
+  const MessageMode mode_;
   const double targets_;
   const train::Recipe recipe_;
   StillCommunicator comm_;
@@ -147,7 +147,7 @@ StepOverlapRate::StepOverlapRate(const StepOverlapCase& spec, const MakeRanks& m
   StepOverlapFacts one;
   const std::unique_ptr<Ranks> alone = make_ranks(1, 0);
   alone->run([&](comm::Communicator& comm) {
-    StepRank rank(comm, spec, Messages::Move);
+    StepRank rank(comm, spec, MessageMode::Move);
     rank.run();
     one = rank.result();
   });
@@ -166,9 +166,9 @@ StepOverlapRate::StepOverlapRate(const StepOverlapCase& spec, const MakeRanks& m
     const auto rank = static_cast<std::size_t>(of_rank.rank());
     if (links_) linked_[rank] = std::make_unique<LinkCommunicator>(of_rank, *links_);
     comm::Communicator& comm = linked(of_rank);
-    whole_[rank] = std::make_unique<StepRank>(comm, spec, Messages::Move);
-    paced_[rank] = std::make_unique<StepRank>(comm, spec, Messages::Pace);
-    compute_[rank] = std::make_unique<StepRank>(comm, spec, Messages::Rest);
+    whole_[rank] = std::make_unique<StepRank>(comm, spec, MessageMode::Move);
+    paced_[rank] = std::make_unique<StepRank>(comm, spec, MessageMode::Pace);
+    compute_[rank] = std::make_unique<StepRank>(comm, spec, MessageMode::Rest);
     messages_[rank] =
         std::make_unique<StepMessages>(whole_[rank]->step(), comm.rank(), comm.world());
     whole_[rank]->run();

@@ -34,7 +34,8 @@ struct StepOverlapCase {
   int heads = 8;
   std::int64_t tokens = 1024;      ///< One sequence of a rank.
   std::string engine = "threads";  ///< For results; make_ranks decides.
-  /// Of a link of each rank that needs no core (link_communicator.h); 0: memory. Ranks are threads.
+  /// Rate of a link of each rank that needs no core (link_communicator.h); 0: memory. Ranks are
+  /// threads.
   double link_bytes_per_s = 0;
 };
 

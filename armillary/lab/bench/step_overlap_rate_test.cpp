@@ -42,7 +42,7 @@ TEST(StepOverlapRate, ALinkTakesTheTimeOfItsBytes) {
   spec.link_bytes_per_s = 4e6;
   StepOverlapRate rate(spec);
   const TurnSummary turns = take_turns(rate.sides(), {.seconds = 0, .least = 2});
-  // Of 2 ranks each sends half of what moves.
+  // Each of the 2 ranks sends half of what moves.
   const double least = static_cast<double>(rate.facts().values.all) * 4 / 2 / 4e6;
   EXPECT_GE(turns.medians.at("step messages"), least * 0.99);
 }

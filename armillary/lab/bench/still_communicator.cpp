@@ -46,8 +46,8 @@ std::unique_ptr<comm::PeerWait> StillCommunicator::begin_peer_wait(comm::PeerWai
 
 void StillCommunicator::do_start(std::span<const comm::Message> batch,
                                  std::span<comm::Request> requests) {
-  if (messages_ == Messages::Move) return inner_.start(batch, requests);
-  if (messages_ == Messages::Pace) {
+  if (mode_ == MessageMode::Move) return inner_.start(batch, requests);
+  if (mode_ == MessageMode::Pace) {
     std::vector<comm::Message> pace(batch.begin(), batch.end());
     for (comm::Message& message : pace) message.parts = {};
     inner_.start(pace, requests);

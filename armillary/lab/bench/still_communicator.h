@@ -11,8 +11,8 @@
 
 namespace armillary::bench {
 
-/// What messages do.
-enum class Messages : std::uint8_t {
+/// A way to treat messages.
+enum class MessageMode : std::uint8_t {
   Move,
   Pace,  ///< They are of no bytes, so that ranks wait for each other's compute alone.
   Rest,  ///< They are over as soon as they start.
@@ -27,7 +27,7 @@ class StillCommunicator : public comm::Communicator {
       : Communicator(inner.rank(), inner.world(), inner.timeout_s(), inner.lanes()),
         inner_(inner) {}
 
-  void set_messages(Messages messages) { messages_ = messages; }
+  void set_mode(MessageMode mode) { mode_ = mode; }
 
   /// Groups made of it are those of `inner`, whose messages move.
   std::unique_ptr<comm::Communicator> split(int color, int key) override;
@@ -42,7 +42,7 @@ class StillCommunicator : public comm::Communicator {
   void do_give_back(const comm::Pending& request) override;
 
   comm::Communicator& inner_;
-  Messages messages_ = Messages::Move;
+  MessageMode mode_ = MessageMode::Move;
 };
 
 }  // namespace armillary::bench

@@ -115,10 +115,10 @@ TEST(StepMemory, HoldsTheBytesOfTheProgram) {
         Parallelism parts = parallelism;
         parts.reshard_after_forward = reshard;
         const StepProgram program = program_of(step, parts);
-        const plan::step::StepBytes held = bytes_of(program.tables, program.ranks[0]);
+        const plan::step::StepBytes at_rest = bytes_of(program.tables, program.ranks[0]);
         const StepMemory memory = step_memory(step, parts, {}, bytes);
-        EXPECT_EQ(memory.parameters + memory.gradients + memory.optimizer, held.rest);
-        EXPECT_EQ(memory.total(), held.peak) << "reshard_after_forward " << reshard;
+        EXPECT_EQ(memory.parameters + memory.gradients + memory.optimizer, at_rest.rest);
+        EXPECT_EQ(memory.total(), at_rest.peak) << "reshard_after_forward " << reshard;
       }
     });
   }

@@ -72,7 +72,7 @@ struct GridModel {
 };
 
 /// Keys of a mesh that change no sum.
-struct GridOptions {
+struct MeshGridOptions {
   const char* strategy = "ring";
   int copies = 1;  ///< A divisor of dp.
   std::int64_t local_batch_size = 1;
@@ -83,14 +83,14 @@ struct GridCell {
   MeshShape mesh;
   int zero = 0;
   std::string recompute = "none";
-  GridOptions options = {};
+  MeshGridOptions options = {};
 };
 
 inline std::string mesh_text(const MeshShape& mesh) {
   return fmt::format("dp {:>2} cp {:>2} tp {:>2}", mesh.dp, mesh.cp, mesh.tp);
 }
 inline std::string to_string(const GridCell& cell) {
-  const GridOptions& options = cell.options;
+  const MeshGridOptions& options = cell.options;
   return fmt::format("{}, ZeRO-{}, recompute {}, {}, copies {}, local batch {}{}",
                      mesh_text(cell.mesh), cell.zero, cell.recompute, options.strategy,
                      options.copies, options.local_batch_size,
