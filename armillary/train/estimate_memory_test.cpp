@@ -104,8 +104,8 @@ TEST(Estimate, MemoryIsThatOfARunOnEveryMesh) {
     recipe.parallelism.context_parallel_degree = of.cp;
     recipe.parallelism.tensor_parallel_degree = of.tp;
     recipe.parallelism.zero = of.zero;
-    // Tokens that are read ahead, about 24 bytes each, are not estimated: each rank along tp has all
-    // of them, beside half of the activations.
+    // Tokens that are read ahead, about 24 bytes each, are not estimated: each rank along tp has
+    // all of them, beside half of the activations.
     const double room = of.tp > of.cp ? 0.05 : kRoom;
     expect_peak_of_a_run(recipe,
                          fmt::format("dp {} cp {} tp {} zero {}, {} words{}", of.dp, of.cp, of.tp,

@@ -82,6 +82,7 @@ void expect_same_steps(const std::vector<StepMetrics>& got, const std::vector<St
 std::vector<StepMetrics> steps_without(Recipe recipe, std::int64_t first, std::int64_t last) {
   recipe.training.spike_guard = "none";
   recipe.checkpoint = {};
+  recipe.job.dump_folder += "_without";
   const PackedText text = words(recipe.training.seq_len);
   return guarded_run(recipe, GappedData(text, kBatch, first, last)).steps;
 }

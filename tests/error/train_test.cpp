@@ -423,11 +423,10 @@ TEST_F(TrainErrorTest, TheStepOfARecipeIsSimulatedInEveryDtype) {
   };
   const std::string tiny = path("tiny.toml");
   double seconds = 0;
-  for (const auto& [dtype, cluster] :
-       {std::pair("bfloat16", std::string("c6")), std::pair("float32", std::string("c6")),
-        std::pair("float64", path("fp64.toml"))}) {
+  for (const char* dtype : {"bfloat16", "float32", "float64"}) {
     SCOPED_TRACE(dtype);
-    const ProgramRun step = with({"simulate", tiny, "--cluster", cluster, "--json"}, dtype);
+    const ProgramRun step =
+        with({"simulate", tiny, "--cluster", path("fp64.toml"), "--json"}, dtype);
     ASSERT_EQ(step.code, 0) << step.err;
     const auto json = nlohmann::json::parse(step.out);
     EXPECT_GT(json.at("compute_s").get<double>(), seconds) << "a wider dtype takes longer";
