@@ -99,6 +99,7 @@ nlohmann::json to_json(const StepMetrics& metrics) {
                       {"lr", metrics.lr},
                       {"memory_bytes", metrics.memory_bytes},
                       {"tps", metrics.tps},
+                      {"ranks", metrics.ranks},
                       {"tflops", metrics.tflops},
                       {"step_s", metrics.step_s},
                       {"exposed_s", metrics.exposed_s},

@@ -157,7 +157,6 @@ StepMetrics RankTrainer::step(std::int64_t step, const std::function<Beside()>& 
   runner.run_norm();
   const double grad_norm = optimizer_.clip(recipe_.training.max_norm);
   if (std::string fault = fault_of(step, loss, grad_norm); !fault.empty()) {
-    if (recipe_.training.spike_guard != "rollback") fail<Error>("train: {}", fault);
     spike_ = std::move(fault);
     return {.step = step, .loss = loss, .grad_norm = grad_norm, .lr = lr};
   }
@@ -364,6 +363,7 @@ StepMetrics RankTrainer::measure(StepMetrics metrics, double visible_pairs, doub
   metrics.memory_bytes = peak_resident_bytes();
   metrics.exposed_s = exposed_s_;
   metrics.tps = static_cast<double>(tokens) / rank_seconds;
+  metrics.ranks = world_.world();
   metrics.tflops = flops * 1e-12;
   metrics.mfu = percent_of_peak(flops, peak_flops_);
   peak_is_low_ = !metrics.mfu && measurements_left_ > 0;

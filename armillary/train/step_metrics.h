@@ -14,9 +14,10 @@ struct StepMetrics {
   double lr = 0;          ///< Learning rate of the update.
   std::int64_t memory_bytes = 0;  ///< Peak resident memory of the process so far.
   double tps = 0;                 ///< Tokens per second.
+  int ranks = 1;                  ///< Those of the mesh.
   double tflops = 0;              ///< ModelCost::flops per second, in 10^12.
-  /// Seconds in which a rank waited for gathers of parameters and sums of gradients, from the sum
-  /// of the loss in the step before to that in this one; mean over the ranks.
+  /// Seconds in which a rank waited for gathers of parameters, sums of gradients and moves of
+  /// state, from the sum of the loss in the step before to that in this one; mean over the ranks.
   double exposed_s = 0;
   /// tflops over the measured peak of a rank, in percent. Nothing where they are above it: the peak
   /// is then measured again after the next step.

@@ -252,6 +252,7 @@ TrainResult take_all_steps(const RunParts& run, const TrainerParts& parts) {
     if (taken.result.checkpoint.empty()) taken.result.checkpoint = saved;
     taken.result.rollbacks = rollbacks;
     if (taken.spike.empty()) return taken.result;
+    if (run.recipe.training.spike_guard != "rollback") fail<Error>("train: {}", taken.spike);
     go_back(run, taken, from);
     saved = taken.result.checkpoint;
   }

@@ -136,6 +136,7 @@ std::vector<std::string> errors_after(const Recipe& recipe, const ValueChange& c
     EXPECT_EQ(changed, comm.rank() == change.rank ? 1 : 0);
     try {
       trainer.step(2, beside);
+      if (!trainer.spike().empty()) fail<Error>("train: {}", trainer.spike());
     } catch (const Error& error) {
       told[static_cast<std::size_t>(comm.rank())] = error.what();
       throw;
@@ -250,7 +251,8 @@ TEST(TrainFaults, AReplicaThatDiffersIsNamed) {
   }
 }
 
-// Values that are divided over the replicas, and those of KV heads that some of the ranks along tp share.
+// Values that are divided over the replicas, and those of KV heads that some of the ranks along tp
+// share.
 TEST(TrainFaults, AReplicaAlongTpThatDiffersIsNamed) {
   struct Case {
     MeshDegrees degrees;

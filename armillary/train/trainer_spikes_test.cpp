@@ -191,6 +191,12 @@ TEST(TrainSpikes, AStopNamesTheSpikeAndLeavesTheCheckpoint) {
       [&] { guarded_run(recipe, data); },
       ThrowsMessage<Error>(AllOf(HasSubstr("train: loss "), HasSubstr("in step 12; at most "),
                                  HasSubstr("training.spike_loss_factor"))));
+  EXPECT_EQ(find_checkpoints(checkpoint_folder(recipe)).whole.back().step, kSaved);
+  // The checkpoint of the step before is there too, though its save had just begun.
+  recipe.job.dump_folder = folder.path("next");
+  recipe.checkpoint.interval = kSpike - 1;
+  EXPECT_THROW(guarded_run(recipe, data), Error);
+  EXPECT_EQ(find_checkpoints(checkpoint_folder(recipe)).whole.back().step, kSpike - 1);
   // Without a guard the batch is trained on.
   recipe.job.dump_folder = folder.path("none");
   recipe.training.spike_guard = "none";

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -316,7 +317,8 @@ report::SimulatedStep simulated_step(const train::Recipe& recipe) {
   const StepAnswer answer = simulate_step(flags, step, programs_of(step));
   return {.cluster = step.cluster.name,
           .step_s = answer.timeline.end_s,
-          .exposed_s = answer.timeline.exposed_s[0] + answer.timeline.exposed_s[1],
+          .exposed_s = std::accumulate(answer.timeline.exposed_s.begin(),
+                                       answer.timeline.exposed_s.end(), 0.0),
           .tokens_per_s = answer.tokens_per_s};
 }
 

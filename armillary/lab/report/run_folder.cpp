@@ -113,16 +113,19 @@ void read_metrics(RunSummary& run) {
   run.loss = number_in(lines.back(), "loss");
   std::vector<double> rates;
   for (std::size_t i = 0; i < lines.size(); ++i) {
-    if (const auto loss = number_in(lines[i], "validation_loss")) run.validation_loss = loss;
+    if (lines[i].contains("validation_loss")) {
+      run.validation_loss = number_in(lines[i], "validation_loss");  // null: not finite
+    }
     const auto memory = number_in(lines[i], "memory_bytes");
     if (memory) run.memory_bytes = std::max(*memory, run.memory_bytes.value_or(0));
     const auto rate = number_in(lines[i], "tps");
-    if (rate && (i > 0 || lines.size() == 1)) rates.push_back(*rate);
+    const double ranks = number_in(lines[i], "ranks").value_or(run.mesh.ranks());
+    if (rate && (i > 0 || lines.size() == 1)) rates.push_back(ranks * *rate);
   }
   if (rates.empty()) return;
   const auto middle = rates.begin() + static_cast<std::ptrdiff_t>(rates.size() / 2);
   std::ranges::nth_element(rates, middle);
-  run.tokens_per_s = *middle * run.mesh.ranks();
+  run.tokens_per_s = *middle;
 }
 
 /// `dp 2 x tp 4`: the axes above 1.

@@ -60,7 +60,7 @@ TEST_F(RunFolderTest, ARunIsItsLastLoss) {
   write("a/metrics.jsonl",
         "{\"step\":1,\"loss\":5.0,\"tps\":1.0,\"memory_bytes\":10}\n"
         "{\"step\":10,\"loss\":4.0,\"tps\":40.0,\"memory_bytes\":30,\"validation_loss\":4.5}\n"
-        "{\"step\":20,\"loss\":3.5,\"tps\":50.0,\"memory_bytes\":20}\n"
+        "{\"step\":20,\"loss\":3.5,\"tps\":75.0,\"ranks\":4,\"memory_bytes\":20}\n"
         "{\"step\":30,\"loss\":3.25,\"tps\":60.0,\"memory_bytes\":20}\n"
         "{\"step\":40,\"lo");
   const RunSummary run = summarize(path("a"));

@@ -46,7 +46,9 @@ void RunPage::add(const nlohmann::json& line) {
                       .tps = number_of(line, "tps"),
                       .memory_bytes = number_of(line, "memory_bytes"),
                       .step_s = number_of(line, "step_s"),
-                      .exposed_s = number_of(line, "exposed_s")};
+                      .exposed_s = number_of(line, "exposed_s"),
+                      .ranks = line.value("ranks", static_cast<double>(facts_.ranks))};
+  newest_ = read;
   if (line.contains("validation_loss")) {
     validation_.emplace_back(read.step, number_of(line, "validation_loss"));
   }
@@ -77,14 +79,14 @@ nlohmann::ordered_json RunPage::series() const {
   const auto list = [&](const char* key, const auto& number) {
     nlohmann::ordered_json values = nlohmann::ordered_json::array();
     for (const PageLine& line : lines_) values.push_back(number(line));
+    if (!lines_.empty() && lines_.back().step != newest_.step) values.push_back(number(newest_));
     series[key] = std::move(values);
   };
-  const double ranks = facts_.ranks;
   list("step", [](const PageLine& line) { return line.step; });
   list("loss", [](const PageLine& line) { return line.loss; });
   list("grad_norm", [](const PageLine& line) { return line.grad_norm; });
   list("lr", [](const PageLine& line) { return line.lr; });
-  list("tokens_per_s", [&](const PageLine& line) { return ranks * line.tps; });
+  list("tokens_per_s", [](const PageLine& line) { return line.ranks * line.tps; });
   list("memory_bytes", [](const PageLine& line) { return line.memory_bytes; });
   list("step_s", [](const PageLine& line) { return line.step_s; });
   list("exposed_s", [](const PageLine& line) { return line.exposed_s; });

@@ -21,7 +21,7 @@ namespace armillary::report {
 struct SimulatedStep {
   std::string cluster;
   double step_s = 0;
-  double exposed_s = 0;  ///< Gathers of parameters and sums of gradients, as StepMetrics has them.
+  double exposed_s = 0;     ///< As StepMetrics has it.
   double tokens_per_s = 0;  ///< Those of all ranks.
 };
 
@@ -68,6 +68,7 @@ class RunPage {
     double memory_bytes = 0;
     double step_s = 0;
     double exposed_s = 0;
+    double ranks = 1;
   };
   /// Makes each two neighbours one.
   void thin_out();
@@ -75,6 +76,7 @@ class RunPage {
 
   RunFacts facts_;
   std::vector<PageLine> lines_;
+  PageLine newest_;
   std::int64_t added_ = 0;   ///< Lines so far.
   std::int64_t stride_ = 1;  ///< Lines of the run that one of `lines_` stands for.
   std::vector<std::pair<std::int64_t, double>> validation_;

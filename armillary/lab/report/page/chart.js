@@ -27,6 +27,7 @@ function valueTicks({ low, high }, log) {
     for (const digit of [1, 2, 5]) all.push(digit * 10 ** power);
   }
   const inside = all.filter((value) => value >= low && value <= high);
+  if (inside.length < 2) return ticks(low, high, 5);
   return inside.length > 6 ? inside.filter((value) => /^1/.test(value.toExponential())) : inside;
 }
 
@@ -38,7 +39,10 @@ function axesOf(chart, log, width) {
     values.low /= 1.05;
     values.high *= 1.05;
   } else {
-    const room = (values.high - values.low) * 0.05 || Math.abs(values.high) * 0.05 || 1;
+    // Values that differ by their last bit have no round numbers between them.
+    const spread = values.high - values.low;
+    const most = Math.max(Math.abs(values.low), Math.abs(values.high));
+    const room = (spread > most * 1e-9 ? spread : most) * 0.05 || 1;
     values.low = chart.zero ? Math.min(0, values.low) : values.low - room;
     values.high += room;
   }
