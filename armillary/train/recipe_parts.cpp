@@ -255,6 +255,10 @@ std::vector<std::string> settings_without_effect(const Recipe& recipe) {
   if (interval > 0 && interval != TrainingOptions().check_replicas && mesh_of(mine).ranks() == 1) {
     add(fmt::format("training.check_replicas = {}", interval), "one rank");
   }
+  const MetricsOptions& metrics = recipe.metrics;
+  if (!metrics.enable_tensorboard && metrics.save_tb_folder != MetricsOptions().save_tb_folder) {
+    add("metrics.save_tb_folder = " + metrics.save_tb_folder, "enable_tensorboard false");
+  }
   add_unused_watching(recipe.training, add);
   return lines;
 }

@@ -148,6 +148,10 @@ TEST(Recipe, SettingsWithoutEffectAreTold) {
   EXPECT_THAT(settings_without_effect(recipe), ElementsAre(HasSubstr("training.spike_skip = ")));
   recipe.training.spike_guard = "rollback";
   EXPECT_THAT(settings_without_effect(recipe), IsEmpty());
+  recipe.metrics.save_tb_folder = "events";
+  EXPECT_THAT(
+      settings_without_effect(recipe),
+      ElementsAre("metrics.save_tb_folder = events has no effect with enable_tensorboard false"));
 }
 
 TEST(Recipe, ADecayThatChangesNoRateHasNoOtherKeys) {

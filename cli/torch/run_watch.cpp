@@ -18,7 +18,12 @@ namespace {
 
 std::optional<report::SimulatedStep> step_on_cluster(const train::Recipe& recipe) {
   if (recipe.metrics.cluster.empty()) return std::nullopt;
-  return simulated_step(recipe);
+  try {
+    return simulated_step(recipe);
+  } catch (const InvalidArgument& error) {
+    fail<InvalidArgument>("metrics.cluster = {}, which the page of the run is to simulate: {}",
+                          recipe.metrics.cluster, error.what());
+  }
 }
 
 report::RunFacts facts_of(const train::Recipe& recipe,

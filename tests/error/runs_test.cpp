@@ -97,7 +97,7 @@ TEST(Runs, ATrainingThatCannotBeWatchedIsRefused) {
   refused("training.spike_guard=rollback", "checkpoint.enable = false, which leaves nothing");
   refused("training.spike_guard=rolback", "nearest: rollback");
   refused("training.spike_loss_factor=1", "training.spike_loss_factor = 1.0; a value above 1");
-  refused("metrics.cluster=c77", "c77");
+  refused("metrics.cluster=c77", "metrics.cluster = c77, which the page of the run is to simulate");
 }
 
 }  // namespace
