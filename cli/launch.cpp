@@ -169,7 +169,8 @@ int conclude(const std::vector<launch::Ending>& failed, const launch::LaunchFold
              const std::string& verb) {
   if (failed.empty()) return kDone;
   const auto stopped = std::ranges::find_if(failed, &launch::Ending::stopped);
-  if (stopped != failed.end()) {
+  // A rank has told what it refused before the signal came.
+  if (stopped != failed.end() && failed.front().code != kBadInput) {
     // Training ends by itself when it is asked; only a rank that was being loaded could not.
     const bool trains = verb == "train";
     fmt::print(

@@ -62,7 +62,7 @@ int end_with_bad_input(std::string_view text) {
   constexpr double kMostStay = 5;
   const int code = complain(kBadInput, text);
   if (!has_met && has_peers() && !StopSignals::stop_requested()) {
-    release_stop_signals();
+    end_at_stop_signals(code);
     const double stay_s = std::clamp(age_of_process_s(), kLeastStay, kMostStay);
     std::this_thread::sleep_for(std::chrono::duration<double>(stay_s));
   }

@@ -20,6 +20,12 @@ void note(int signal) {
   if (!first_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
 }
 
+std::atomic<int> code_of_end{0};
+
+void end(int /*signal*/) {
+  _exit(code_of_end);
+}
+
 void mask_stop_signals(int how) {
   sigset_t stops;
   sigemptyset(&stops);
@@ -34,7 +40,12 @@ void hold_stop_signals() {
   mask_stop_signals(SIG_BLOCK);
 }
 
-void release_stop_signals() {
+void end_at_stop_signals(int code) {
+  code_of_end = code;
+  struct sigaction action = {};
+  action.sa_handler = end;
+  sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGINT, &action, nullptr);
   mask_stop_signals(SIG_UNBLOCK);
 }
 
@@ -52,7 +63,7 @@ StopSignals::StopSignals() : before_(std::make_unique<Handlers>()) {
   sigaction(SIGTERM, &action, &before_->term);
   sigaction(SIGINT, &action, &before_->interrupt);
   // Only now: a signal that was held comes at once and must find its handler.
-  release_stop_signals();
+  mask_stop_signals(SIG_UNBLOCK);
 }
 
 StopSignals::~StopSignals() {

@@ -9,8 +9,8 @@ namespace armillary::cli {
 /// Lets SIGTERM and SIGINT wait until there is a StopSignals, also in the program that replaces
 /// this one: a signal that comes while it loads is not lost and does not end it.
 void hold_stop_signals();
-/// Lets them come again, those that were held at once, for a process that makes no StopSignals.
-void release_stop_signals();
+/// Lets them come again, those that were held at once: each ends the process with this exit code.
+void end_at_stop_signals(int code);
 
 /// While it lives, the first SIGTERM or SIGINT is only noted, and the second ends the process at
 /// once, with exit code 143 or 130. One per process: handlers of signals belong to the process.

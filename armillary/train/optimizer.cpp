@@ -9,6 +9,7 @@
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -55,12 +56,40 @@ Sum sum_over(comm::Communicator& owners, const Sum& mine) {
   return sum;
 }
 
-std::vector<at::Tensor> each(const std::vector<Piece>& pieces, at::Tensor Piece::*member) {
-  std::vector<at::Tensor> tensors;
-  tensors.reserve(pieces.size());
-  for (const Piece& piece : pieces) tensors.push_back(piece.*member);
-  return tensors;
-}
+/// Tensors of pieces for ATen's fused kernels, which round what their vectors leave at the end of a
+/// tensor in another way: an element would have other bits where another rank cuts its piece. So
+/// ends are copied to whole vectors.
+class FusedList {
+ public:
+  FusedList(const std::vector<Piece>& pieces, at::Tensor Piece::*member) {
+    for (const Piece& piece : pieces) add((piece.*member).view({-1}));
+  }
+
+  at::TensorList tensors() const { return tensors_; }
+  std::size_t size() const { return tensors_.size(); }
+
+  /// Copies the ends back.
+  void finish() const {
+    for (const auto& [end, vector] : ends_) end.copy_(vector.narrow(0, 0, end.numel()));
+  }
+
+ private:
+  static constexpr std::int64_t kVector = 16;  // elements; a multiple of each vector's
+
+  void add(const at::Tensor& whole) {
+    const std::int64_t most = whole.numel() / kVector * kVector;
+    if (most > 0) tensors_.push_back(whole.narrow(0, 0, most));
+    if (most == whole.numel()) return;
+    const at::Tensor end = whole.narrow(0, most, whole.numel() - most);
+    const at::Tensor vector = at::zeros({kVector}, whole.options());
+    vector.narrow(0, 0, end.numel()).copy_(end);
+    tensors_.push_back(vector);
+    ends_.emplace_back(end, vector);
+  }
+
+  std::vector<at::Tensor> tensors_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> ends_;
+};
 
 }  // namespace
 
@@ -130,12 +159,16 @@ void Optimizer::update(const std::vector<Piece>& pieces, double lr) {
                      const std::optional<at::Tensor>&, const std::optional<at::Tensor>&);
   Fused* const adam = &at::_fused_adam_;
   Fused* const adamw = &at::_fused_adamw_;
+  const FusedList values(pieces, &Piece::value);
+  const FusedList gradients(pieces, &Piece::gradient);
+  const FusedList means(pieces, &Piece::mean);
+  const FusedList squares(pieces, &Piece::square);
   (options_.name == "Adam" ? adam : adamw)(
-      each(pieces, &Piece::value), each(pieces, &Piece::gradient), each(pieces, &Piece::mean),
-      each(pieces, &Piece::square), /*max_exp_avg_sqs=*/{},
-      std::vector<at::Tensor>(pieces.size(), step), lr, options_.beta1, options_.beta2,
-      options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
+      values.tensors(), gradients.tensors(), means.tensors(), squares.tensors(),
+      /*max_exp_avg_sqs=*/{}, std::vector<at::Tensor>(values.size(), step), lr, options_.beta1,
+      options_.beta2, options_.weight_decay, options_.eps, /*amsgrad=*/false, /*maximize=*/false,
       /*grad_scale=*/{}, /*found_inf=*/{});
+  for (const FusedList* list : {&values, &means, &squares}) list->finish();
 }
 
 }  // namespace armillary::train

@@ -148,6 +148,30 @@ TEST(Optimizer, TheNormHasTheSameBitsHoweverGradientsAreCut) {
   }
 }
 
+// Ranks along tp may cut what both have at other places.
+TEST(Optimizer, AnElementHasTheSameBitsHoweverValuesAreCut) {
+  for (const std::int64_t size : {37, 64, 100, 259}) {
+    for (const std::int64_t cut : {1, 3, 5, 8, 13, 21}) {
+      const at::Tensor start = at::arange(size, at::kFloat).add(1).sin();
+      const Piece whole = piece_of(start.clone());
+      const Piece part = piece_of(start.narrow(0, cut, size - cut).clone());
+      Optimizer optimizer({whole}, kOptions);
+      Optimizer optimizer_of_part({part}, kOptions);
+      for (int step = 1; step <= 20; ++step) {
+        const at::Tensor gradient = start.mul(1.7 * step).cos().div(step);
+        whole.gradient.copy_(gradient);
+        part.gradient.copy_(gradient.narrow(0, cut, size - cut));
+        clip(optimizer, INFINITY);
+        clip(optimizer_of_part, INFINITY);
+        optimizer.update(0, 0.01);
+        optimizer_of_part.update(0, 0.01);
+      }
+      EXPECT_TRUE(at::equal(whole.value.narrow(0, cut, size - cut), part.value))
+          << size << " from " << cut;
+    }
+  }
+}
+
 TEST(Optimizer, UnitsAreUpdatedOneByOne) {
   const Piece a = piece_of(at::ones({2}));
   Piece b = piece_of(at::ones({2}));

@@ -255,6 +255,7 @@ class Supervisor {
   void ask() {
     asked_ = true;
     options_.ask ? options_.ask() : signal_all(options_.ask_signal);
+    if (refusals_end_) end_others();  // a stop does not wait for what others refuse
   }
 
   /// Notes the ends of programs that others have started (launch_folder.h).
