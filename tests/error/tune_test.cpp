@@ -166,9 +166,9 @@ TEST(AdviseOutput, MeshesObeyTheKeysOfARecipe) {
   if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
   const auto words = [](const std::vector<std::string>& settings,
                         const std::vector<std::string>& more) {
-    std::vector<std::string> all{
-        "advise", ARMILLARY_SOURCE_DIR "/recipes/llama.toml", "c6", "--seq", "8192", "--json",
-        "--set",  "training.mixed_precision_param=bfloat16"};
+    const std::string recipe = ARMILLARY_SOURCE_DIR "/recipes/llama.toml";
+    const std::string bf16 = "training.mixed_precision_param=bfloat16";
+    std::vector<std::string> all{"advise", recipe, "c6", "--seq", "8192", "--json", "--set", bf16};
     for (const std::string& setting : settings) all.insert(all.end(), {"--set", setting});
     all.insert(all.end(), more.begin(), more.end());
     return all;

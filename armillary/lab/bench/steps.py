@@ -4,8 +4,8 @@ A step is timed whole, then without its messages, then its gathers and sums alon
 loss and norm of the gradient were found to be those of one rank. "exposed" is the time of the step beyond its
 compute, over that of its messages; "by the plan" the share of the values that only the embedding could hide;
 "of the rest" what is exposed of the others, and "bytes of it" that beyond a step whose messages have no
-bytes, in which ranks wait for each other's compute alone. Times are the least of all turns: what else runs only
-adds."""
+bytes, in which ranks wait for each other's compute alone. Times are the least of all turns: what else runs
+only adds."""
 
 from bench.contest import number, on_engine, percent, program, results, results_of
 
