@@ -40,7 +40,7 @@ std::string to_grid(const World& world, const StepShape& shape, const Diagnostic
 
 std::string grid_around(const World& world, const StepShape& shape, const Diagnostic& fault) {
   constexpr int kLines = 8;
-  const std::string grid = to_grid(world, shape, &fault);
+  std::string grid = to_grid(world, shape, &fault);
   const std::size_t here = grid.find("<-- HERE");
   if (here == std::string::npos) return grid;
   std::size_t begin = here;
