@@ -140,7 +140,8 @@ TEST(Advise, LeavesOutMeshesThatTheQuestionRefuses) {
   AdviceQuestion question = advice_question("llama2-7b", "c6", 4096, 1);
   question.cluster.device.memory_bytes = 1e15;
   // Units before and behind the layers, which known models do not tell apart.
-  question.step.model.first_parameters = question.step.model.last_parameters = 32000 * 4096;
+  question.step.model.first_parameters = question.step.model.last_parameters =
+      std::int64_t{32000} * 4096;
   const auto gathered = [](const Advice& advice) {
     const cost::Parallelism mesh{.mesh = {.cp = 8}, .zero = 3};
     return std::ranges::find_if(advice.meshes,
