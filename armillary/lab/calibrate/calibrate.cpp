@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
@@ -88,7 +89,8 @@ sim::DeviceSpec measure_device(const CalibrateCase& spec, const bench::MakeRanks
   }
   progress("matrix products");
   device.matmul_flops_per_s = measure_products(spec.dtypes, *ranks, spec.world);
-  if (spec.dtypes.size() > 1 && std::ranges::count(spec.dtypes, plan::Dtype::F32) > 0) {
+  // The rate above may be that of fp32 too, where bf16 is emulated.
+  if (spec.dtypes != std::vector{plan::Dtype::F32}) {
     device.matmul_fp32_flops_per_s = measure_products({plan::Dtype::F32}, *ranks, spec.world);
   }
   progress("accumulators");
