@@ -1,4 +1,4 @@
-// Canvases that fit their place at the resolution of the screen, and the one tooltip.
+// Parts of both pages: canvases that fit their place at the resolution of the screen, the one tooltip, facts.
 
 // Sizes a canvas to its width on the page and the given height; returns its context in CSS pixels.
 function fit(canvas, height) {
@@ -47,6 +47,17 @@ function showTip(event, text) {
 
 function hideTip() {
   tip.hidden = true;
+}
+
+// A term and its value in the head of a page.
+function fact(name, value) {
+  const place = document.createElement("div");
+  const term = document.createElement("dt");
+  const text = document.createElement("dd");
+  term.textContent = name;
+  text.textContent = value;
+  place.append(term, text);
+  return place;
 }
 
 function tipOn(element, textAt) {

@@ -1,14 +1,4 @@
 // The head of the page, the bar with the cursor, keys, and changes of size and palette.
-function fact(name, value) {
-  const place = document.createElement("div");
-  const term = document.createElement("dt");
-  const text = document.createElement("dd");
-  term.textContent = name;
-  text.textContent = value;
-  place.append(term, text);
-  return place;
-}
-
 function drawHead() {
   document.getElementById("title").textContent = `${DATA.strategy} on ${DATA.world} ranks`;
   document.getElementById("summary").textContent =

@@ -32,16 +32,6 @@ const CHARTS = [
 
 const last = (values) => (values.length > 0 ? values[values.length - 1] : null);
 
-function fact(name, value) {
-  const place = document.createElement("div");
-  const term = document.createElement("dt");
-  const text = document.createElement("dd");
-  term.textContent = name;
-  text.textContent = value;
-  place.append(term, text);
-  return place;
-}
-
 function drawHead() {
   document.getElementById("title").textContent = DATA.name;
   const step = last(SERIES.step) || 0;
