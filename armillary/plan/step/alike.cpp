@@ -3,6 +3,7 @@
 #include "armillary/plan/step/alike.h"
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <map>
 #include <string>
@@ -55,8 +56,10 @@ class AlikePrograms {
   /// `tile` is of the model, whose heads are all shards or its own.
   bool same_heads(const Tile& tile, const Heads& own, const Heads& model) const {
     if (step_words()[tile.tensor].side != kUnitSide) return own == model;
-    const bool all = model == model_.tables.all_shards();
-    return own == (all ? own_.tables.all_shards() : own_.tables.own_shard(own_.program.rank));
+    const int unit = model_.tables.parts()[tile.blocks.front()].unit;
+    const bool all = model == model_.tables.all_shards(unit);
+    return own ==
+           (all ? own_.tables.all_shards(unit) : own_.tables.own_shard(unit, own_.program.rank));
   }
 
   const TabledProgram& own_;
@@ -88,14 +91,17 @@ std::optional<int> difference(const TabledProgram& own, const TabledProgram& mod
 
 StepShape smallest_alike(const StepShape& shape) {
   const StepTables tables(shape);
-  const auto two = [&](AxisSet axis) { return tables.with_ranks(axis) == 0 ? 1 : 2; };
+  // Two for each axis; one of which ep takes a part is two of them.
+  const auto twos = [](AxisSet axes) { return 1 << std::popcount(axes); };
   StepShape small = shape;
-  small.copies = two(kCopiesAxis);
-  small.sharers = two(kSharersAxis);
-  small.mesh.dp = two(bit(MeshAxis::Dp)) * small.copies;
-  small.mesh.cp = two(bit(MeshAxis::Cp));
-  small.mesh.tp = two(bit(MeshAxis::Tp)) * small.sharers;
-  if (small.mesh != shape.mesh || small.copies != shape.copies || small.sharers != shape.sharers) {
+  small.copies = twos(tables.with_ranks(kCopiesAxis));
+  small.sharers = twos(tables.with_ranks(kSharersAxis));
+  small.mesh.dp = twos(tables.with_ranks(bit(MeshAxis::Dp))) * small.copies;
+  small.mesh.cp = twos(tables.with_ranks(bit(MeshAxis::Cp)));
+  small.mesh.tp = twos(tables.with_ranks(bit(MeshAxis::Tp))) * small.sharers;
+  small.ep = twos(tables.ep_axes());
+  if (small.mesh != shape.mesh || small.copies != shape.copies || small.sharers != shape.sharers ||
+      small.ep != shape.ep) {
     for (UnitShape& unit : small.units) unit.shards.clear();
   }
   if (shape.microbatches > kProvedMicrobatches && repeats(small)) {

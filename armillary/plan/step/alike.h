@@ -12,9 +12,9 @@
 
 namespace armillary::plan::step {
 
-/// The same step with at most two ranks along each axis, 32 at most, and with at most
-/// kProvedMicrobatches if the programs of build_step() repeat. A mesh that is as small keeps its
-/// own shards.
+/// The same step with at most two ranks along each axis, 32 at most, 64 with experts, and with at
+/// most kProvedMicrobatches if the programs of build_step() repeat. A mesh that is as small keeps
+/// its own shards.
 StepShape smallest_alike(const StepShape& shape);
 
 /// The rank of the small mesh that does what a rank does: the first or the second of each axis.

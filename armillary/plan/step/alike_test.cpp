@@ -46,6 +46,26 @@ TEST(StepAlike, RanksOfALargeMeshAreThoseOfTheSmallOne) {
   }
 }
 
+/// Ep takes tp and a part of cp, or a part of tp.
+TEST(StepAlike, RanksWithExperts) {
+  for (const auto& [mesh, ep] : {std::pair(MeshShape{.dp = 3, .cp = 6, .tp = 3}, 9),
+                                 std::pair(MeshShape{.dp = 2, .cp = 3, .tp = 8}, 4),
+                                 std::pair(MeshShape{.dp = 4, .cp = 3}, 12)}) {
+    for (const int zero : {0, 3}) {
+      StepShape shape = small_step(mesh, zero, 2, true);
+      add_experts(shape, ep);
+      const StepProgram step = build_step(shape);
+      const StepProgram small = build_step(smallest_alike(shape));
+      EXPECT_TRUE(check_step(small.world(), small.tables.shape()).empty()) << name_of(shape);
+      for (const RankProgram& program : step.ranks) {
+        const Rank rank = rank_alike(step.tables, program.rank, small.tables);
+        EXPECT_FALSE(first_difference({step.tables, program}, {small.tables, small.ranks[rank]}))
+            << name_of(shape) << " " << program.rank;
+      }
+    }
+  }
+}
+
 TEST(StepAlike, ASmallShapeIsItself) {
   for (const StepShape& shape :
        {small_step({.dp = 2, .tp = 2}, 3, 1, true), small_step({}, 1, 1, false)}) {

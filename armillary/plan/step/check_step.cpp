@@ -27,13 +27,14 @@ std::optional<std::string> shard_fault(const StepTables& tables, const RankProgr
     if (one && view.heads.count() == 1) return std::nullopt;
     return "one whole border of one microbatch is required";
   }
+  const int unit = tables.parts()[view.blocks.front()].unit;
   const auto is_legal = [&](const Heads& heads) {
-    return heads == tables.all_shards() || heads == tables.own_shard(program.rank);
+    return heads == tables.all_shards(unit) || heads == tables.own_shard(unit, program.rank);
   };
   if (!is_legal(view.heads) || !is_legal(tile.heads)) {
     return "all shards, or the rank's own, are required";
   }
-  const BlockIds& parts = tables.parts_of(tables.parts()[view.blocks.front()].unit);
+  const BlockIds& parts = tables.parts_of(unit);
   const bool takes_some = op.kind == StepOp::AllReduce || op.kind == StepOp::Norm;
   if (view.blocks == parts || (takes_some && includes(parts, view.blocks))) return std::nullopt;
   return "a whole unit is required";
@@ -106,9 +107,11 @@ void check_storage(const StepTables& tables, const RankProgram& program, Diagnos
     diagnostics.add(rank, -1, "caller", "the outputs are not those of the shape");
   }
   for (const Tile& tile : program.tiles) {
-    const bool is_unit = step_words()[tile.tensor].side == kUnitSide;
-    const bool fits = tile.heads == tables.all_shards() || tile.heads == tables.own_shard(rank);
-    if (is_unit && !fits) diagnostics.add(rank, -1, "shards", "a tile has some of the shards");
+    if (step_words()[tile.tensor].side != kUnitSide) continue;
+    const int unit = tables.parts()[tile.blocks.front()].unit;
+    const bool fits =
+        tile.heads == tables.all_shards(unit) || tile.heads == tables.own_shard(unit, rank);
+    if (!fits) diagnostics.add(rank, -1, "shards", "a tile has some of the shards");
   }
   if (!diagnostics.empty()) return;
   const StepBytes bytes = bytes_of(tables, program);

@@ -49,10 +49,20 @@ TEST(Step, IsProvedWithCopiesSharersAndUnevenShards) {
   }
 }
 
+TEST(Step, IsProvedWithExperts) {
+  for (StepShape shape : expert_steps()) {
+    for (const bool reshard : {true, false}) {
+      shape.reshard_after_forward = reshard;
+      EXPECT_EQ(faults_of(build_step(shape)), std::vector<Diagnostic>{}) << name_of(shape);
+    }
+  }
+}
+
 TEST(Step, IsProvedWithStateOnTheHost) {
   std::vector<StepShape> shapes = small_steps(small_meshes());
-  const std::vector<StepShape> grouped = grouped_steps();
-  shapes.insert(shapes.end(), grouped.begin(), grouped.end());
+  for (const std::vector<StepShape>& more : {grouped_steps(), expert_steps()}) {
+    shapes.insert(shapes.end(), more.begin(), more.end());
+  }
   for (StepShape& shape : shapes) {
     shape.state_on_host = true;
     const StepProgram step = build_step(shape);
@@ -420,6 +430,20 @@ TEST(StepShape, SaysWhatIsWrong) {
             }),
             "step: the shards of unit embedding hold 24 values of one use; 23 in 2 shards on each "
             "of 1 ranks along tp are required");
+  EXPECT_EQ(text([](StepShape& s) { s.ep = 2; }),
+            "step: ep 2 with a model that has no experts; ep 1 is required");
+  EXPECT_EQ(text([](StepShape& s) {
+              s.mesh = {.dp = 2, .cp = 4, .tp = 2};
+              add_experts(s, 6);
+            }),
+            "step: ep 6 in tp 2 x cp 4 x dp 2; whole axes from the left, and a divisor of the next "
+            "one, are required; nearest: ep 4");
+  EXPECT_EQ(text([](StepShape& s) {
+              add_experts(s, 1);
+              s.units[2].split = 1;
+            }),
+            "step: unit experts has 29 values of experts and 1 others; a unit of its own for "
+            "experts is required");
   EXPECT_THAT(text([](StepShape& s) { s.mesh.pp = 2; }), HasSubstr("step: pp 2; 1 is required"));
   EXPECT_THAT(text([](StepShape& s) { s.mesh.dp = 0; }), HasSubstr("mesh: dp 0"));
   EXPECT_THAT(text([](StepShape& s) {

@@ -11,6 +11,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/plan/program/grid.h"
+#include "armillary/plan/step/storage.h"
 #include "armillary/plan/step/words.h"
 
 namespace armillary::plan::step {
@@ -223,16 +224,31 @@ class StepMutants {
 
   void add_norms(int i) {
     on_one(StepMutation::NormTwice, i, repeat);
-    // The first rank of tp counts all parts; here the second counts them too.
+    count_too(i);
+  }
+
+  /// Another rank counts what rank 0 counts in op `i`, though it has the same.
+  void count_too(int i) {
     const RankProgram& first = step_.ranks.front();
-    const BlockIds& all = first.ops[i].views[NormOperand::kGrad].blocks;
-    for (const RankProgram& program : step_.ranks) {
-      if (step_.tables.tp_index(program.rank) != 1) continue;
+    const StepTables& tables = step_.tables;
+    View counted = first.ops[i].views[NormOperand::kGrad];
+    for (const Rank rank : tables.group(tables.norm_axes(), 0)) {
+      const RankProgram& program = step_.ranks[rank];
       const int op = same_op(first, i, program);
-      if (op < 0 || program.ops[op].views[NormOperand::kGrad].blocks == all) return;
+      if (op >= 0 && program.ops[op].views[NormOperand::kGrad].blocks == counted.blocks) continue;
       if (!takes_next()) return;
-      StepMutant mutant{StepMutation::NormOnAllRanks, program.rank, op, step_.ranks};
-      mutant.ranks[program.rank].ops[op].views[NormOperand::kGrad].blocks = all;
+      counted.heads = state_shards(tables, tables.parts()[counted.blocks.front()].unit, rank);
+      const auto last = std::find_if(program.ops.rbegin(), program.ops.rend(),
+                                     [](const Op& other) { return other.kind == StepOp::Norm; });
+      const auto place = op >= 0 ? op : static_cast<int>(program.ops.rend() - last) - 1;
+      StepMutant mutant{StepMutation::NormOnAllRanks, rank, place, step_.ranks};
+      std::vector<Op>& ops = mutant.ranks[rank].ops;
+      if (op < 0) {
+        Op more = ops[place];
+        more.init = {};
+        ops.insert(ops.begin() + place + 1, std::move(more));
+      }
+      ops[op < 0 ? place + 1 : op].views[NormOperand::kGrad] = counted;
       return visit_(mutant);
     }
   }
@@ -240,7 +256,7 @@ class StepMutants {
   /// Copies, and without ZeRO all replicas, count the same values, so their sum counts them often.
   void add_norm_sum() {
     const StepTables& tables = step_.tables;
-    const AxisSet axes = tables.copies_axis() | (tables.zero() > 0 ? 0 : tables.replica_axes());
+    const AxisSet axes = tables.copies_axis() | (tables.replica_axes() & ~tables.norm_axes());
     if (axes == 0 || !takes_next()) return;
     StepMutant mutant{StepMutation::NormOnAllRanks, 0, 0, step_.ranks};
     const auto group = std::ranges::find(tables.axis_sets(), axes);

@@ -1,4 +1,5 @@
-// mutants_test.cpp: no mutant of any small step is proved, and its fault is shown in the grid.
+// mutants_test.cpp: no mutant of any small step is proved, with grouped axes, experts or state on
+// the host either, and its fault is shown in the grid.
 #include "armillary/plan/step/mutants.h"
 
 #include <gmock/gmock.h>
@@ -34,6 +35,17 @@ TEST_P(StepMutantsOnMesh, AreCaught) {
 TEST(StepMutants, OfGroupedAxesAreCaught) {
   for (const StepShape& shape : grouped_steps()) {
     if (shape.mesh.ranks() > 8 && (shape.zero != 3 || shape.microbatches != 1)) continue;
+    const StepProgram step = build_step(shape);
+    for_each_mutant(step, [&](const StepMutant& mutant) {
+      EXPECT_FALSE(check_step(World{step.measures, mutant.ranks}, shape).empty())
+          << name_of(shape) << ": " << to_string(mutant, step);
+    });
+  }
+}
+
+TEST(StepMutants, OfExpertsAreCaught) {
+  for (const StepShape& shape : expert_steps()) {
+    if (shape.mesh.ranks() > 4 && (shape.zero % 3 != 0 || shape.microbatches != 1)) continue;
     const StepProgram step = build_step(shape);
     for_each_mutant(step, [&](const StepMutant& mutant) {
       EXPECT_FALSE(check_step(World{step.measures, mutant.ranks}, shape).empty())

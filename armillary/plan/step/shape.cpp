@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <numeric>
 #include <string_view>
@@ -17,31 +18,81 @@ namespace armillary::plan::step {
 namespace {
 
 std::int64_t values_of(const UnitShape& unit) {
-  return unit.split + unit.summed + unit.alike + unit.shared;
+  return unit.split + unit.summed + unit.alike + unit.shared + unit.experts;
 }
 
-/// Values of one use. Along a tp of 1 all are split.
+/// Values of one use. Along a tp of 1 all but experts are split.
 std::int64_t values_of(const StepShape& shape, const UnitShape& unit, TpUse use) {
-  if (shape.mesh.tp == 1) return use == TpUse::Split ? values_of(unit) : 0;
+  if (use == TpUse::Experts) return unit.experts;
+  if (shape.mesh.tp == 1) return use == TpUse::Split ? values_of(unit) - unit.experts : 0;
   return std::array{unit.split, unit.summed, unit.alike,
                     unit.shared}[static_cast<std::size_t>(use)];
 }
 
 /// Ranks along tp with the same values.
 int holders_of(const StepShape& shape, TpUse use) {
-  if (use == TpUse::Split) return 1;
+  if (use == TpUse::Split || use == TpUse::Experts) return 1;
   return use == TpUse::Shared ? shape.sharers : shape.mesh.tp;
 }
 
-constexpr std::array kUses{TpUse::Split, TpUse::Summed, TpUse::Alike, TpUse::Shared};
+constexpr std::array kUses{TpUse::Split, TpUse::Summed, TpUse::Alike, TpUse::Shared,
+                           TpUse::Experts};
+
+/// The sizes of the axes of which ep takes parts, from the inner ones on.
+std::array<int, 4> sizes_for_ep(const StepShape& shape) {
+  return {shape.sharers, shape.mesh.tp / shape.sharers, shape.mesh.cp,
+          shape.mesh.dp / shape.copies};
+}
+
+/// The largest legal ep that is not above `ep`.
+int legal_ep(const StepShape& shape, int ep) {
+  int inner = 1;
+  for (const int size : sizes_for_ep(shape)) {
+    if (ep >= inner * size) {
+      inner *= size;
+      continue;
+    }
+    int part = ep / inner;
+    while (size % part != 0) --part;
+    return inner * part;
+  }
+  return inner;
+}
+
+/// Ranks that share experts, and the tokens of their own that these need.
+void check_experts(const StepShape& shape) {
+  const bool has_experts =
+      std::ranges::any_of(shape.units, [](const UnitShape& u) { return u.experts > 0; });
+  if (!has_experts && shape.ep != 1) {
+    fail<InvalidArgument>("step: ep {} with a model that has no experts; ep 1 is required",
+                          shape.ep);
+  }
+  const int legal = legal_ep(shape, std::max(shape.ep, 1));
+  if (shape.ep != legal) {
+    fail<InvalidArgument>(
+        "step: ep {} in tp {} x cp {} x dp {}{}; whole axes from the left, and a divisor of the "
+        "next one, are required; nearest: ep {}",
+        shape.ep, shape.mesh.tp, shape.mesh.cp, shape.mesh.dp / shape.copies,
+        shape.copies > 1 ? " of a copy" : "", legal);
+  }
+  if (has_experts && shape.mesh.tp > 1 && !shape.sequence_parallel) {
+    fail<InvalidArgument>(
+        "step: experts with the same tokens on all ranks of tp {}; tokens of their own, or tp 1, "
+        "are required",
+        shape.mesh.tp);
+  }
+}
 
 /// Shards that are given hold the values of the unit.
 void check_unit_shards(const StepShape& shape, const UnitShape& unit) {
   if (unit.shards.empty()) return;
-  const int ranks = shape.mesh.dp / shape.copies * shape.mesh.cp;
-  const auto replicas = static_cast<std::size_t>(ranks);
+  const bool experts = unit.experts > 0;
+  const int ranks = experts ? shape.ep : shape.mesh.tp;
+  const auto replicas =
+      static_cast<std::size_t>(shape.mesh.dp / shape.copies * shape.mesh.cp *
+                               (experts ? shape.mesh.tp : 1) / (experts ? shape.ep : 1));
   for (const TpUse use : kUses) {
-    bool fits = unit.shards.size() == static_cast<std::size_t>(shape.mesh.tp);
+    bool fits = unit.shards.size() == static_cast<std::size_t>(ranks);
     std::int64_t sum = 0;
     for (const UseShards& of_rank : unit.shards) {
       const std::vector<std::int64_t>& counts = of_rank[static_cast<std::size_t>(use)];
@@ -52,8 +103,8 @@ void check_unit_shards(const StepShape& shape, const UnitShape& unit) {
     if (fits && sum == required) continue;
     fail<InvalidArgument>(
         "step: the shards of unit {} hold {} values of one use; {} in {} shards on each of {} "
-        "ranks along tp are required",
-        unit.name, sum, required, replicas, shape.mesh.tp);
+        "ranks along {} are required",
+        unit.name, sum, required, replicas, ranks, experts ? "ep" : "tp");
   }
 }
 
@@ -73,10 +124,17 @@ void check_groups(const StepShape& shape) {
 
 void check_unit(const StepShape& shape, int index) {
   const UnitShape& unit = shape.units[index];
-  for (const std::int64_t values : {unit.split, unit.summed, unit.alike, unit.shared}) {
+  for (const std::int64_t values :
+       {unit.split, unit.summed, unit.alike, unit.shared, unit.experts}) {
     if (values >= 0 && values < std::int64_t{1} << 56) continue;
     fail<InvalidArgument>("step: unit {} has {} values; 0 to 2^56 are required; nearest: {}",
                           unit.name, values, values < 0 ? 0 : (std::int64_t{1} << 56) - 1);
+  }
+  if (unit.experts > 0 && values_of(unit) != unit.experts) {
+    fail<InvalidArgument>(
+        "step: unit {} has {} values of experts and {} others; a unit of its own for experts is "
+        "required",
+        unit.name, unit.experts, values_of(unit) - unit.experts);
   }
   int before = -1;
   for (const int other : unit.uses) {
@@ -120,6 +178,7 @@ void check_shape(const StepShape& shape) {
   }
   if (shape.units.empty()) fail<InvalidArgument>("step: 0 units; at least 1 is required");
   check_groups(shape);
+  check_experts(shape);
   for (int unit = 0; unit < static_cast<int>(shape.units.size()); ++unit) check_unit(shape, unit);
   if (std::ranges::all_of(shape.units, [](const UnitShape& u) { return values_of(u) == 0; })) {
     fail<InvalidArgument>("step: no unit has values; at least 1 value is required");
@@ -133,8 +192,8 @@ void check_shape(const StepShape& shape) {
 }
 
 std::string axis_names(AxisSet axes) {
-  constexpr std::array<std::string_view, kStepAxes> kNames{"pp", "dp",     "cp",
-                                                           "tp", "copies", "sharers"};
+  constexpr std::array<std::string_view, kStepAxes> kNames{"pp",     "dp",      "cp",  "tp",
+                                                           "copies", "sharers", "rest"};
   std::string names;
   for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
     if ((axes >> axis & 1) == 0) continue;
@@ -176,21 +235,53 @@ StepTables::StepTables(const StepShape& shape) : shape_(shape) {
     }
     stride *= size;
   }
+  add_ep();
   // Groups.
-  for (AxisSet axes = 1; axes < 1U << kStepAxes; ++axes) {
-    if (with_ranks(axes) == axes) axis_sets_.push_back(axes);
+  const AxisSet all = with_ranks((1U << kStepAxes) - 1);
+  for (AxisSet axes = 1; axes <= all; ++axes) {
+    if ((axes & ~all) == 0) axis_sets_.push_back(axes);
   }
-  replica_.assign(static_cast<std::size_t>(shape.mesh.ranks()), -1);
-  for (Rank rank = 0; rank < shape.mesh.ranks(); ++rank) {
-    if (replica_[rank] >= 0) continue;
+  replica_ = places_along(replica_axes());
+  expert_replica_ = places_along(expert_replica_axes());
+  ep_index_ = places_along(ep_axes_);
+  expert_replicas_ = static_cast<int>(group(expert_replica_axes(), 0).size());
+}
+
+void StepTables::add_ep() {
+  constexpr std::array kInner{kSharersAxis, bit(MeshAxis::Tp), bit(MeshAxis::Cp),
+                              bit(MeshAxis::Dp)};
+  const std::array<int, 4> sizes = sizes_for_ep(shape_);
+  int left = shape_.ep;
+  for (std::size_t i = 0; i < kInner.size() && left > 1; ++i) {
+    const auto axis = static_cast<std::size_t>(std::countr_zero(kInner[i]));
+    if (left < sizes[i]) {
+      cut_ = kInner[i];
+      axes_[std::countr_zero(kRestAxis)] = {sizes[i] / left, axes_[axis].stride * left};
+      axes_[axis].size = left;
+    }
+    left /= axes_[axis].size;
+    if (axes_[axis].size > 1) ep_axes_ |= kInner[i];
+  }
+}
+
+std::vector<int> StepTables::places_along(AxisSet axes) const {
+  std::vector<int> places(static_cast<std::size_t>(shape_.mesh.ranks()), -1);
+  for (Rank rank = 0; rank < shape_.mesh.ranks(); ++rank) {
+    if (places[rank] >= 0) continue;
     int place = 0;
-    for (const Rank other : group(replica_axes(), rank)) replica_[other] = place++;
+    for (const Rank other : group(axes, rank)) places[other] = place++;
   }
+  return places;
+}
+
+bool StepTables::has_experts() const {
+  return std::ranges::any_of(shape_.units, [](const UnitShape& u) { return u.experts > 0; });
 }
 
 std::int64_t StepTables::values(int part, Rank rank, const Heads& shards) const {
   const StepPart& of = parts_[part];
-  const int index = tp_index(rank);
+  const bool experts = of.use == TpUse::Experts;
+  const int index = experts ? ep_index(rank) : tp_index(rank);
   const std::vector<UseShards>& of_unit = shape_.units[of.unit].shards;
   if (!of_unit.empty()) {
     const std::vector<std::int64_t>& counts = of_unit[index][static_cast<std::size_t>(of.use)];
@@ -198,16 +289,31 @@ std::int64_t StepTables::values(int part, Rank rank, const Heads& shards) const 
                            std::int64_t{0});
   }
   // Groups of ranks with the same values share them.
-  const int groups = shape_.mesh.tp / holders(of.use);
+  const int groups = experts ? shape_.ep : shape_.mesh.tp / holders(of.use);
   const int group = index / holders(of.use);
   const std::int64_t whole =
       piece_begin(of.values, groups, group + 1) - piece_begin(of.values, groups, group);
-  return piece_begin(whole, replicas_, shards.end) - piece_begin(whole, replicas_, shards.begin);
+  const int all = this->shards(of.unit);
+  return piece_begin(whole, all, shards.end) - piece_begin(whole, all, shards.begin);
 }
 
 AxisSet StepTables::same_axes(TpUse use) const {
-  if (use == TpUse::Split) return 0;
+  if (use == TpUse::Split || use == TpUse::Experts) return 0;
   return use == TpUse::Shared ? with_ranks(kSharersAxis) : tp_axis();
+}
+
+// Replicas of stage 0 have the same dense gradients, but other experts along ep.
+AxisSet StepTables::norm_axes() const {
+  return tp_axis() | (zero() > 0 ? replica_axes() : ep_axes_);
+}
+
+AxisSet StepTables::same_in_norm(int part) const {
+  const StepPart& of = parts_[part];
+  return (same_axes(of.use) | (zero(of.unit) == 0 ? shard_axes(of.unit) : 0)) & norm_axes();
+}
+
+bool StepTables::counts_in_norm(int part, Rank rank) const {
+  return group(same_in_norm(part), rank).front() == rank;
 }
 
 int StepTables::holders(TpUse use) const {
@@ -215,6 +321,7 @@ int StepTables::holders(TpUse use) const {
 }
 
 AxisSet StepTables::with_ranks(AxisSet axes) const {
+  if ((axes & cut_) != 0) axes |= kRestAxis;
   AxisSet result = 0;
   for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
     if (axes_[axis].size > 1) result |= axes & 1U << axis;

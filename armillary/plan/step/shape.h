@@ -5,11 +5,15 @@
 //   replicas    the dp x cp ranks that would hold the same parameters without ZeRO: N of them
 //   copies      groups of replicas along dp that hold the same shards (hybrid sharding)
 //   sharers     neighbours along tp that have the same values, such as those of a KV head
+//   ep          neighbours that have other experts of one layer: a view of the sharers, tp, cp and
+//               dp, from the inner ranks on. Replicas of a unit of experts are the ranks with equal
+//               indices along ep, along tp too
 //   part        the values of a unit that have one use over tp: a block of the programs
 //   shard       of each part, what replica r has: UnitShape::shards, or values [r n / N, (r + 1) n
 //               / N)
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -26,8 +30,10 @@ enum class TpUse : std::uint8_t {
   Summed,  ///< All ranks have all, and each uses them on its own tokens: gradients are partial.
   Alike,   ///< All ranks have all, and use them on the same tokens: gradients are equal.
   Shared,  ///< Split over groups of sharers; each uses them on its own tokens or heads.
+  /// Experts: ranks along ep have a part of them, and use it on the tokens of all of ep.
+  Experts,
 };
-inline constexpr std::size_t kTpUses = 4;
+inline constexpr std::size_t kTpUses = 5;
 
 /// Values of each shard, by use.
 using UseShards = std::array<std::vector<std::int64_t>, kTpUses>;
@@ -40,7 +46,8 @@ struct UnitShape {
   std::int64_t alike = 0;
   std::vector<int> uses;  ///< Other units whose values it uses too, ascending: a tied embedding.
   std::int64_t shared = 0;
-  std::vector<UseShards> shards = {};  ///< By rank along tp. Empty: equal parts.
+  std::vector<UseShards> shards = {};  ///< By rank along tp, of experts along ep. Empty: equal.
+  std::int64_t experts = 0;            ///< A unit that has them has no other values.
 };
 
 /// Bytes of a value. Masters are what the optimizer updates; gradients and its state are as wide.
@@ -63,20 +70,25 @@ struct StepShape {
   ValueBytes bytes = {};
   /// The optimizer's state rests on the host, and is on the device for the update of a unit.
   bool state_on_host = false;
+  /// Ranks that share the experts of a layer: whole axes from the sharers outwards, the last of
+  /// them cut.
+  int ep = 1;
 };
 
 /// @throws InvalidArgument naming what is wrong and the nearest legal choice.
 void check_shape(const StepShape& shape);
 
 /// Axes of a step as bits, 1 << MeshAxis. Copies are an axis of their own, with the rest of dp
-/// inside them; so are the sharers inside tp.
+/// inside them; so are the sharers inside tp, and the rest of the axis of which ep takes a part,
+/// outside of that part.
 using AxisSet = unsigned;
 constexpr AxisSet bit(MeshAxis axis) {
   return 1U << static_cast<unsigned>(axis);
 }
 inline constexpr AxisSet kCopiesAxis = 1U << kMeshAxes.size();
 inline constexpr AxisSet kSharersAxis = kCopiesAxis << 1;
-inline constexpr std::size_t kStepAxes = kMeshAxes.size() + 2;
+inline constexpr AxisSet kRestAxis = kSharersAxis << 1;
+inline constexpr std::size_t kStepAxes = kMeshAxes.size() + 3;
 /// The names: `dp, cp`.
 std::string axis_names(AxisSet axes);
 
@@ -86,7 +98,8 @@ struct StepPart {
   std::int64_t values = 0;  ///< Over all ranks of tp, each once.
 };
 
-/// Tables that follow from a shape. The stage is 0 if there is one replica; axes of 1 are left out.
+/// Tables that follow from a shape. The stage of a unit is 0 if it has one replica; axes of 1 are
+/// left out.
 class StepTables {
  public:
   /// @throws InvalidArgument as check_shape().
@@ -94,8 +107,11 @@ class StepTables {
 
   const StepShape& shape() const { return shape_; }
   int units() const { return static_cast<int>(shape_.units.size()); }
-  int zero() const { return replicas_ == 1 ? 0 : shape_.zero; }
-  int replicas() const { return replicas_; }
+  /// The largest stage of a unit.
+  int zero() const { return most_shards() == 1 ? 0 : shape_.zero; }
+  int zero(int unit) const { return shards(unit) == 1 ? 0 : shape_.zero; }
+  bool has_experts() const;
+  bool has_experts(int unit) const { return shape_.units[unit].experts > 0; }
 
   const std::vector<StepPart>& parts() const { return parts_; }
   /// The parts of a unit that are not empty.
@@ -105,11 +121,21 @@ class StepTables {
   /// The units that use values of this one, ascending.
   const std::vector<int>& users_of(int unit) const { return users_[unit]; }
 
-  int replica(Rank rank) const { return replica_[rank]; }
   int tp_index(Rank rank) const { return mesh_index(shape_.mesh, rank, MeshAxis::Tp); }
+  int ep_index(Rank rank) const { return ep_index_[rank]; }
+  /// Replicas of a unit, each with a shard: ranks along shard_axes(), in their order.
+  int shards(int unit) const { return has_experts(unit) ? expert_replicas_ : replicas_; }
+  int most_shards() const {
+    return has_experts() ? std::max(replicas_, expert_replicas_) : replicas_;
+  }
+  int replica(int unit, Rank rank) const {
+    return has_experts(unit) ? expert_replica_[rank] : replica_[rank];
+  }
   /// Heads of tiles of parameters: shards.
-  Heads all_shards() const { return {0, replicas_}; }
-  Heads own_shard(Rank rank) const { return {replica(rank), replica(rank) + 1}; }
+  Heads all_shards(int unit) const { return {0, shards(unit)}; }
+  Heads own_shard(int unit, Rank rank) const {
+    return {replica(unit, rank), replica(unit, rank) + 1};
+  }
   /// The values of some shards of a part on a rank.
   std::int64_t values(int part, Rank rank, const Heads& shards) const;
 
@@ -117,11 +143,23 @@ class StepTables {
   AxisSet copies_axis() const { return with_ranks(kCopiesAxis); }
   /// Tp, with the sharers.
   AxisSet tp_axis() const { return with_ranks(bit(MeshAxis::Tp) | kSharersAxis); }
+  /// Ep: parts of these axes.
+  AxisSet ep_axes() const { return ep_axes_; }
+  AxisSet expert_replica_axes() const { return (replica_axes() | tp_axis()) & ~ep_axes_; }
+  /// The axes of the replicas of a unit.
+  AxisSet shard_axes(int unit) const {
+    return has_experts(unit) ? expert_replica_axes() : replica_axes();
+  }
   /// The axes of tp along which all ranks have the same values.
   AxisSet same_axes(TpUse use) const;
+  /// The axes over which the norm is summed, and those of them along which ranks have the same
+  /// summed gradients of a part, which one of them counts.
+  AxisSet norm_axes() const;
+  AxisSet same_in_norm(int part) const;
+  bool counts_in_norm(int part, Rank rank) const;
   /// The number of ranks along tp that have the same values.
   int holders(TpUse use) const;
-  /// The axes of more than one rank.
+  /// The axes of more than one rank, with what is cut off them.
   AxisSet with_ranks(AxisSet axes) const;
   /// The sets of such axes, none empty: each is a group of every rank, in this order.
   const std::vector<AxisSet>& axis_sets() const { return axis_sets_; }
@@ -140,14 +178,22 @@ class StepTables {
     int stride = 1;
   };
 
+  /// Cuts the axis of which ep takes a part.
+  void add_ep();
+  /// The places of all ranks among those that differ along these axes alone.
+  std::vector<int> places_along(AxisSet axes) const;
+
   StepShape shape_;
   int replicas_ = 1;
+  int expert_replicas_ = 1;
   std::array<StepAxis, kStepAxes> axes_;  ///< By number of the bit.
+  AxisSet ep_axes_ = 0;
+  AxisSet cut_ = 0;  ///< The axis that has a rest.
   std::vector<StepPart> parts_;
   std::vector<BlockIds> parts_of_;  ///< By unit.
   std::vector<std::vector<int>> used_;
   std::vector<std::vector<int>> users_;
-  std::vector<int> replica_;  ///< By rank.
+  std::vector<int> replica_, expert_replica_, ep_index_;  ///< By rank.
   std::vector<AxisSet> axis_sets_;
 };
 

@@ -103,7 +103,7 @@ bool StepMeaning::complete(const Shown& shown) {
 }
 
 bool StepMeaning::whole_old_weight(const Shown& weight) {
-  if (weight.view.heads != tables_.all_shards()) {
+  if (weight.view.heads != all_shards(weight)) {
     fault(*weight.at, "shards",
           fmt::format("runs with a shard of {}; all of it is required",
                       name(weight, weight.cells.front())));
@@ -249,7 +249,7 @@ void StepMeaning::run_backward(const Action& at) {
                      name(grad, grad.cells.front()) +
                      "; a unit with values that it uses is required");
   }
-  if (grad.view.heads != tables_.all_shards()) {
+  if (grad.view.heads != all_shards(grad)) {
     return fault(at, "shards", "adds to a shard of " + name(grad, grad.cells.front()));
   }
   add_term(dx, dx.cells.front(), std::ranges::find(owners, owner) - owners.begin(), 0);
@@ -279,17 +279,19 @@ void StepMeaning::run_release(const Action& at) {
   for (const TypedCell& cell : shown.cells) *cell.value = {};
 }
 
-// A square counts along the axes whose ranks have other values; along tp all ranks together count,
-// and copies count the same.
+// A square counts along the axes over which the norm is summed; copies count the same.
 void StepMeaning::run_norm(const Action& at) {
   const Shown grad = read(at, NormOperand::kGrad);
   if (!diagnostics_.empty() || !complete(grad)) return;
   const Shown norm = update(at, NormOperand::kNorm);
   if (!diagnostics_.empty()) return;
-  const bool all_shards = grad.view.heads == tables_.all_shards();
-  const AxisSet axes = tables_.tp_axis() | (all_shards ? 0 : tables_.replica_axes());
+  if (grad.view.heads != state_shards(tables_, unit_of(grad), at.rank)) {
+    return fault(
+        at, "shards",
+        "counts other shards of " + name(grad, grad.cells.front()) + " than the rank updates");
+  }
   for (const TypedCell& cell : grad.cells) {
-    if (cell.own) add_term(norm, norm.cells.front(), cell.block, axes);
+    if (cell.own) add_term(norm, norm.cells.front(), cell.block, tables_.norm_axes());
   }
 }
 

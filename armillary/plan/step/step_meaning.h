@@ -66,7 +66,8 @@ class StepMeaning {
 
   // Kinds of joint ops, with the axes of their group.
   std::vector<Shown> read_all(std::span<const Action> parts, std::size_t v);
-  bool over_replicas(std::span<const Action> parts, AxisSet axes);
+  /// The axes are those of the shards of the unit that the first rank shows.
+  bool over_replicas(const Shown& first, AxisSet axes);
   /// The cells are alike on all ranks, and their terms partial along `axes`; of each microbatch
   /// there are all terms or none.
   bool summable(const std::vector<Shown>& sums, AxisSet axes);
@@ -75,6 +76,7 @@ class StepMeaning {
   /// No term is to come.
   bool has_all_terms(const Shown& sum);
   bool shows_all(const Shown& shown, bool all);
+  Heads all_shards(const Shown& shown) const { return tables_.all_shards(unit_of(shown)); }
   void run_gather(std::span<const Action> parts, AxisSet axes);
   void run_gather_in_place(std::span<const Action> parts, AxisSet axes);
   void run_all_reduce(std::span<const Action> parts, AxisSet axes);

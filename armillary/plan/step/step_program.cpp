@@ -126,8 +126,8 @@ class StepBuilder {
       if (!has_values(unit)) continue;
       weight_[unit] = *next++;
       state_[unit] = *next++;
-      grad_[unit] =
-          add_tile(whole_tile(StepTensor::Grad, unit, grad_shards(tables_, rank)), add_slot(false));
+      grad_[unit] = add_tile(whole_tile(StepTensor::Grad, unit, grad_shards(tables_, unit, rank)),
+                             add_slot(false));
     }
     for (int border = 0; border <= tables_.units(); ++border) {
       const int x_slot = border == 0 ? -1 : add_slot(false);
@@ -161,9 +161,9 @@ class StepBuilder {
   View whole(int tile) const {
     return {tile, program_.tiles[tile].heads, program_.tiles[tile].blocks};
   }
-  /// The part of a resting tile that this rank updates.
-  View mine(int tile) const {
-    return {tile, state_shards(tables_, program_.rank), program_.tiles[tile].blocks};
+  /// The part of a resting tile of a unit that this rank updates.
+  View mine(int unit, int tile) const {
+    return {tile, state_shards(tables_, unit, program_.rank), program_.tiles[tile].blocks};
   }
 
   // Ops.
@@ -207,17 +207,16 @@ class StepBuilder {
 
   /// Stage 3: gathers the weights that a unit uses and that are not there.
   void gather(int unit) {
-    if (tables_.zero() < 3) return;
     for (const int owner : tables_.used_by(unit)) {
-      if (gathered_[owner] >= 0) continue;
-      gathered_[owner] = take(StepTensor::Weight, owner, tables_.all_shards(), weight_slots_);
-      add_joint(StepOp::Gather, tables_.replica_axes(),
+      if (tables_.zero(owner) < 3 || gathered_[owner] >= 0) continue;
+      gathered_[owner] = take(StepTensor::Weight, owner, tables_.all_shards(owner), weight_slots_);
+      add_joint(StepOp::Gather, tables_.shard_axes(owner),
                 {whole(gathered_[owner]), whole(weight_[owner])});
     }
   }
 
   View weight(int owner) const {
-    return whole(tables_.zero() < 3 ? weight_[owner] : gathered_[owner]);
+    return whole(tables_.zero(owner) < 3 ? weight_[owner] : gathered_[owner]);
   }
 
   void run_forward(const UnitRun& run) {
@@ -242,10 +241,11 @@ class StepBuilder {
       // The first unit in backward is the last of those that use the values.
       bool is_new = m == 0 && unit == tables_.users_of(owner).back();
       int grad = grad_[owner];
-      if (tables_.zero() >= 2) {
+      if (tables_.zero(owner) >= 2) {
         is_new = whole_grad_[owner] < 0;
         if (is_new) {
-          whole_grad_[owner] = take(StepTensor::Grad, owner, tables_.all_shards(), grad_slots_);
+          whole_grad_[owner] =
+              take(StepTensor::Grad, owner, tables_.all_shards(owner), grad_slots_);
         }
         grad = whole_grad_[owner];
       }
@@ -270,9 +270,9 @@ class StepBuilder {
   /// Releases the weights behind a run that the next one does not use, unless they would be
   /// gathered again at once, or a later unit uses them in this forward.
   void release_weights(const UnitRun& run, const std::vector<int>& next) {
-    if (tables_.zero() < 3 || is_before_turn()) return;
+    if (is_before_turn()) return;
     for (const int owner : tables_.used_by(run.unit)) {
-      if (std::ranges::binary_search(next, owner)) continue;
+      if (tables_.zero(owner) < 3 || std::ranges::binary_search(next, owner)) continue;
       const std::vector<int>& users = tables_.users_of(owner);
       if (!run.backward && run.unit < users.back()) continue;
       const bool is_over = run.backward && run.unit == users.front();
@@ -291,19 +291,19 @@ class StepBuilder {
 
   /// Notes the gradients that a run has completed: they are summed beside the next one.
   void collect_sums(const UnitRun& run) {
-    const bool every = tables_.zero() >= 2;
-    if (!every && run.microbatch + 1 < tables_.shape().microbatches) return;
+    const bool is_last = run.microbatch + 1 == tables_.shape().microbatches;
     for (const int owner : tables_.used_by(run.unit)) {
+      if (tables_.zero(owner) < 2 && !is_last) continue;
       if (run.unit == tables_.users_of(owner).front()) complete_.push_back({owner, run.microbatch});
     }
   }
 
   void sum_gradients() {
-    const AxisSet axes = tables_.replica_axes();
     for (const auto& [owner, microbatch] : std::exchange(complete_, {})) {
+      const AxisSet axes = tables_.shard_axes(owner);
       sum_over_tp(owner);
-      if (tables_.zero() == 0) continue;
-      if (tables_.zero() == 1) {
+      if (tables_.zero(owner) == 0) continue;
+      if (tables_.zero(owner) == 1) {
         add_joint(StepOp::ReduceInPlace, axes, {whole(grad_[owner])});
       } else {
         add_joint(StepOp::ReduceScatter, axes, {whole(grad_[owner]), whole(whole_grad_[owner])},
@@ -323,7 +323,7 @@ class StepBuilder {
     for (const TpUse use : {TpUse::Shared, TpUse::Summed}) {
       for (const int part : tables_.parts_of(owner)) {
         if (tables_.parts()[part].use != use) continue;
-        View view = whole(tables_.zero() < 2 ? grad_[owner] : whole_grad_[owner]);
+        View view = whole(tables_.zero(owner) < 2 ? grad_[owner] : whole_grad_[owner]);
         view.blocks = BlockIds{part};
         add_joint(StepOp::AllReduce, tables_.same_axes(use), {view});
       }
@@ -332,11 +332,11 @@ class StepBuilder {
 
   /// Sums over the copies; in stage 0 over the replicas too.
   void sum_at_end() {
-    AxisSet axes = tables_.copies_axis();
-    if (tables_.zero() == 0) axes |= tables_.replica_axes();
-    if (axes == 0) return;
     for (int unit = 0; unit < tables_.units(); ++unit) {
-      if (has_values(unit)) add_joint(StepOp::AllReduce, axes, {mine(grad_[unit])});
+      AxisSet axes = tables_.copies_axis();
+      if (tables_.zero(unit) == 0) axes |= tables_.shard_axes(unit);
+      if (axes == 0 || !has_values(unit)) continue;
+      add_joint(StepOp::AllReduce, axes, {mine(unit, grad_[unit])});
     }
   }
 
@@ -347,16 +347,16 @@ class StepBuilder {
     for (int unit = 0; unit < tables_.units(); ++unit) {
       BlockIds counted;
       for (const int part : tables_.parts_of(unit)) {
-        const int holders = tables_.holders(tables_.parts()[part].use);
-        if (tables_.tp_index(program_.rank) % holders == 0) counted.push_back(part);
+        if (tables_.counts_in_norm(part, program_.rank)) counted.push_back(part);
       }
       if (counted.empty()) continue;
-      View view = mine(grad_[unit]);
+      View view = mine(unit, grad_[unit]);
       view.blocks = std::move(counted);
       add_op(StepOp::Norm, {view, whole(norm_)}, {false, std::exchange(begins, false)});
     }
     fetch(0);
-    if (tables_.zero() > 0) sum(norm_, tables_.replica_axes());
+    if (tables_.zero() == 0) return sum(norm_, tables_.norm_axes());
+    sum(norm_, tables_.replica_axes());
     sum(norm_, tables_.tp_axis());
   }
 
@@ -369,7 +369,8 @@ class StepBuilder {
   void fetch(int unit) {
     while (unit < tables_.units() && !has_values(unit)) ++unit;
     if (!tables_.shape().state_on_host || unit == tables_.units()) return;
-    buffer_[unit] = take(StepTensor::Buffer, unit, state_shards(tables_, program_.rank), buffers_);
+    buffer_[unit] =
+        take(StepTensor::Buffer, unit, state_shards(tables_, unit, program_.rank), buffers_);
     add_move(buffer_[unit], state_[unit]);
   }
 
@@ -384,9 +385,8 @@ class StepBuilder {
   void update() {
     int before = -1;
     const auto gather_values = [&] {
-      const bool gathers = tables_.zero() == 1 || tables_.zero() == 2;
-      if (before < 0 || !gathers) return;
-      add_joint(StepOp::GatherInPlace, tables_.replica_axes(), {whole(weight_[before])});
+      if (before < 0 || tables_.zero(before) < 1 || tables_.zero(before) > 2) return;
+      add_joint(StepOp::GatherInPlace, tables_.shard_axes(before), {whole(weight_[before])});
     };
     for (int unit = 0; unit < tables_.units(); ++unit) {
       if (!has_values(unit)) continue;
@@ -394,7 +394,8 @@ class StepBuilder {
       move_back(before);
       fetch(unit + 1);
       const int state = tables_.shape().state_on_host ? buffer_[unit] : state_[unit];
-      add_op(StepOp::Update, {mine(weight_[unit]), whole(state), mine(grad_[unit]), whole(norm_)});
+      add_op(StepOp::Update,
+             {mine(unit, weight_[unit]), whole(state), mine(unit, grad_[unit]), whole(norm_)});
       before = unit;
       ++row_;
     }

@@ -17,16 +17,17 @@ std::vector<StepMeaning::Shown> StepMeaning::read_all(std::span<const Action> pa
   return all;
 }
 
-bool StepMeaning::over_replicas(std::span<const Action> parts, AxisSet axes) {
-  if (axes == tables_.replica_axes()) return true;
-  fault(parts.front(), "shards",
+bool StepMeaning::over_replicas(const Shown& first, AxisSet axes) {
+  const AxisSet required = tables_.shard_axes(unit_of(first));
+  if (axes == required) return true;
+  fault(*first.at, "shards",
         fmt::format("goes over {}; shards lie over {}", axis_names(axes),
-                    tables_.replicas() == 1 ? "no axis" : axis_names(tables_.replica_axes())));
+                    required == 0 ? "no axis" : axis_names(required)));
   return false;
 }
 
 bool StepMeaning::shows_all(const Shown& shown, bool all) {
-  if ((shown.view.heads == tables_.all_shards()) == all) return true;
+  if ((shown.view.heads == all_shards(shown)) == all) return true;
   fault(*shown.at, "shards",
         fmt::format("shows {} of {}; {} is required", all ? "a shard" : "all",
                     name(shown, shown.cells.front()), all ? "all" : "the rank's own shard"));
@@ -97,7 +98,7 @@ bool StepMeaning::has_all_terms(const Shown& sum) {
 
 void StepMeaning::run_gather(std::span<const Action> parts, AxisSet axes) {
   const std::vector<Shown> mine = read_all(parts, GatherOperand::kMine);
-  if (!diagnostics_.empty() || !over_replicas(parts, axes)) return;
+  if (!diagnostics_.empty() || !over_replicas(mine.front(), axes)) return;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Shown all = write(parts[i], GatherOperand::kAll);
     if (!diagnostics_.empty() || !shows_all(mine[i], false) || !shows_all(all, true)) return;
@@ -115,7 +116,7 @@ void StepMeaning::run_gather(std::span<const Action> parts, AxisSet axes) {
 
 void StepMeaning::run_gather_in_place(std::span<const Action> parts, AxisSet axes) {
   const std::vector<Shown> all = read_all(parts, 0);
-  if (!diagnostics_.empty() || !over_replicas(parts, axes)) return;
+  if (!diagnostics_.empty() || !over_replicas(all.front(), axes)) return;
   for (const Shown& values : all) {
     if (!shows_all(values, true)) return;
     if (values.view.blocks != all.front().view.blocks) {
@@ -148,7 +149,8 @@ void StepMeaning::run_all_reduce(std::span<const Action> parts, AxisSet axes) {
                  fmt::format("sums {}, which is no sum", name(first, first.cells.front())));
   }
   if (!summable(sums, axes)) return;
-  const bool of_replicas = tensor == StepTensor::Grad && (axes & tables_.replica_axes()) != 0;
+  const bool of_replicas =
+      tensor == StepTensor::Grad && (axes & tables_.shard_axes(unit_of(first))) != 0;
   for (const Shown& sum : sums) {
     // A whole gradient of one microbatch is summed before it is added to the shard.
     const bool passes = is_transient(tables_, sum.at->rank, *sum.tile);
@@ -169,7 +171,7 @@ void StepMeaning::run_all_reduce(std::span<const Action> parts, AxisSet axes) {
 void StepMeaning::run_norm_sum(const std::vector<Shown>& norms, AxisSet axes) {
   for (int part = 0; part < static_cast<int>(tables_.parts().size()); ++part) {
     const std::string of = term_name(tables_, StepTensor::Norm, 0, part);
-    const AxisSet same = axes & tables_.same_axes(tables_.parts()[part].use);
+    const AxisSet same = axes & tables_.same_in_norm(part);
     std::size_t counts = 0;
     std::set<Rank> counted;  // The first of the ranks that have the same.
     std::int8_t result = -1;
@@ -203,7 +205,7 @@ void StepMeaning::run_norm_sum(const std::vector<Shown>& norms, AxisSet axes) {
 
 void StepMeaning::run_reduce_scatter(std::span<const Action> parts, AxisSet axes) {
   const std::vector<Shown> all = read_all(parts, ReduceScatterOperand::kAll);
-  if (!diagnostics_.empty() || !over_replicas(parts, axes) || !summable(all, axes)) return;
+  if (!diagnostics_.empty() || !over_replicas(all.front(), axes) || !summable(all, axes)) return;
   for (std::size_t i = 0; i < parts.size(); ++i) {
     const Shown mine = update(parts[i], ReduceScatterOperand::kMine);
     if (!diagnostics_.empty() || !shows_all(all[i], true) || !shows_all(mine, false)) return;
@@ -223,7 +225,7 @@ void StepMeaning::run_reduce_scatter(std::span<const Action> parts, AxisSet axes
 
 void StepMeaning::run_reduce_in_place(std::span<const Action> parts, AxisSet axes) {
   const std::vector<Shown> all = read_all(parts, 0);
-  if (!diagnostics_.empty() || !over_replicas(parts, axes) || !summable(all, axes)) return;
+  if (!diagnostics_.empty() || !over_replicas(all.front(), axes) || !summable(all, axes)) return;
   for (const Shown& sum : all) {
     if (!shows_all(sum, true) || !has_all_terms(sum)) return;
   }

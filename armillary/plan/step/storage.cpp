@@ -11,20 +11,25 @@ namespace armillary::plan::step {
 namespace {
 
 /// Bytes of a weight at rest.
-std::int64_t weight_bytes(const StepTables& tables) {
+std::int64_t weight_bytes(const StepTables& tables, int unit) {
   const ValueBytes& bytes = tables.shape().bytes;
-  return tables.zero() == 3 ? bytes.master : bytes.weight;
+  return tables.zero(unit) == 3 ? bytes.master : bytes.weight;
 }
 
 /// Bytes of two moments, and of a master that has memory of its own.
-std::int64_t state_bytes(const StepTables& tables) {
+std::int64_t state_bytes(const StepTables& tables, int unit) {
   const ValueBytes& bytes = tables.shape().bytes;
-  const bool has_master = tables.zero() < 3 && bytes.weight != bytes.master;
+  const bool has_master = tables.zero(unit) < 3 && bytes.weight != bytes.master;
   return (has_master ? 3 : 2) * std::int64_t{bytes.master};
 }
 
-Heads shards_from(int first_stage, const StepTables& tables, Rank rank) {
-  return tables.zero() >= first_stage ? tables.own_shard(rank) : tables.all_shards();
+Heads shards_from(int first_stage, const StepTables& tables, int unit, Rank rank) {
+  return tables.zero(unit) >= first_stage ? tables.own_shard(unit, rank) : tables.all_shards(unit);
+}
+
+/// The unit of a tile of weights, gradients or state.
+int unit_of(const StepTables& tables, const Tile& tile) {
+  return tables.parts()[tile.blocks.front()].unit;
 }
 
 /// Weights and states of all units.
@@ -33,26 +38,27 @@ std::vector<Tile> parameter_tiles(const StepTables& tables, Rank rank) {
   for (int unit = 0; unit < tables.units(); ++unit) {
     const BlockIds& parts = tables.parts_of(unit);
     if (parts.empty()) continue;
+    tiles.push_back({.tensor = StepTensor::Weight,
+                     .heads = weight_shards(tables, unit, rank),
+                     .blocks = parts});
     tiles.push_back(
-        {.tensor = StepTensor::Weight, .heads = weight_shards(tables, rank), .blocks = parts});
-    tiles.push_back(
-        {.tensor = StepTensor::State, .heads = state_shards(tables, rank), .blocks = parts});
+        {.tensor = StepTensor::State, .heads = state_shards(tables, unit, rank), .blocks = parts});
   }
   return tiles;
 }
 
 }  // namespace
 
-Heads weight_shards(const StepTables& tables, Rank rank) {
-  return shards_from(3, tables, rank);
+Heads weight_shards(const StepTables& tables, int unit, Rank rank) {
+  return shards_from(3, tables, unit, rank);
 }
 
-Heads grad_shards(const StepTables& tables, Rank rank) {
-  return shards_from(2, tables, rank);
+Heads grad_shards(const StepTables& tables, int unit, Rank rank) {
+  return shards_from(2, tables, unit, rank);
 }
 
-Heads state_shards(const StepTables& tables, Rank rank) {
-  return shards_from(1, tables, rank);
+Heads state_shards(const StepTables& tables, int unit, Rank rank) {
+  return shards_from(1, tables, unit, rank);
 }
 
 std::vector<Tile> input_tiles(const StepTables& tables, Rank rank) {
@@ -72,17 +78,20 @@ std::vector<Tile> output_tiles(const StepTables& tables, Rank rank) {
 
 bool is_transient(const StepTables& tables, Rank rank, const Tile& tile) {
   if (tile.tensor == StepTensor::Buffer) return true;
-  if (tile.tensor == StepTensor::Weight) return tile.heads != weight_shards(tables, rank);
-  return tile.tensor == StepTensor::Grad && tile.heads != grad_shards(tables, rank);
+  if (tile.tensor == StepTensor::Weight) {
+    return tile.heads != weight_shards(tables, unit_of(tables, tile), rank);
+  }
+  return tile.tensor == StepTensor::Grad &&
+         tile.heads != grad_shards(tables, unit_of(tables, tile), rank);
 }
 
 std::int64_t bytes_of(const StepTables& tables, Rank rank, const Tile& tile) {
   std::int64_t bytes = tables.shape().bytes.master;
   if (tile.tensor == StepTensor::State || tile.tensor == StepTensor::Buffer) {
-    bytes = state_bytes(tables);
+    bytes = state_bytes(tables, unit_of(tables, tile));
   } else if (tile.tensor == StepTensor::Weight) {
     const bool rests = !is_transient(tables, rank, tile);
-    bytes = rests ? weight_bytes(tables) : tables.shape().bytes.weight;
+    bytes = rests ? weight_bytes(tables, unit_of(tables, tile)) : tables.shape().bytes.weight;
   } else if (!(tile.tensor == StepTensor::Grad)) {
     return 0;
   }
@@ -133,9 +142,11 @@ StepBytes bytes_of(const StepTables& tables, const RankProgram& program) {
 std::int64_t resting_bytes(const StepTables& tables, Rank rank) {
   std::int64_t total = 0;
   for (int part = 0; part < static_cast<int>(tables.parts().size()); ++part) {
-    total += weight_bytes(tables) * tables.values(part, rank, weight_shards(tables, rank)) +
-             tables.shape().bytes.master * tables.values(part, rank, grad_shards(tables, rank)) +
-             state_bytes(tables) * tables.values(part, rank, state_shards(tables, rank));
+    const int unit = tables.parts()[part].unit;
+    total +=
+        weight_bytes(tables, unit) * tables.values(part, rank, weight_shards(tables, unit, rank)) +
+        tables.shape().bytes.master * tables.values(part, rank, grad_shards(tables, unit, rank)) +
+        state_bytes(tables, unit) * tables.values(part, rank, state_shards(tables, unit, rank));
   }
   return total;
 }
@@ -144,7 +155,9 @@ std::int64_t host_bytes(const StepTables& tables, Rank rank) {
   std::int64_t total = 0;
   if (!tables.shape().state_on_host) return total;
   for (int part = 0; part < static_cast<int>(tables.parts().size()); ++part) {
-    total += state_bytes(tables) * tables.values(part, rank, state_shards(tables, rank));
+    const int unit = tables.parts()[part].unit;
+    total +=
+        state_bytes(tables, unit) * tables.values(part, rank, state_shards(tables, unit, rank));
   }
   return total;
 }

@@ -24,10 +24,10 @@
 
 namespace armillary::plan::step {
 
-// The shards of a rank's resting tiles.
-Heads weight_shards(const StepTables& tables, Rank rank);
-Heads grad_shards(const StepTables& tables, Rank rank);
-Heads state_shards(const StepTables& tables, Rank rank);
+// The shards of a rank's resting tiles of a unit.
+Heads weight_shards(const StepTables& tables, int unit, Rank rank);
+Heads grad_shards(const StepTables& tables, int unit, Rank rank);
+Heads state_shards(const StepTables& tables, int unit, Rank rank);
 
 /// The caller's tiles in the order of RankProgram::inputs and outputs, without slots. Inputs:
 /// weight and state of each unit that has values, then x of border 0 of each microbatch. Outputs:

@@ -142,7 +142,7 @@ TEST(StepBytes, AreThoseOfTheirDtypes) {
     shape.bytes = {.weight = 2, .master = 4};
     const StepTables tables(shape);
     std::int64_t shard = 0;
-    for (int part = 0; part < 4; ++part) shard += tables.values(part, 1, tables.own_shard(1));
+    for (int part = 0; part < 4; ++part) shard += tables.values(part, 1, tables.own_shard(0, 1));
     constexpr std::int64_t kAll = 100 + 40 + 70 + 35;
     const std::vector<std::int64_t> formulas{18 * kAll, 6 * kAll + 12 * shard,
                                              2 * kAll + 16 * shard, 16 * shard};
@@ -164,7 +164,7 @@ TEST(StepBytes, OfStateOnTheHostAreInTwoBuffers) {
       const StepBytes host = bytes_of(on_host, build_step(shape).ranks[1]);
       const std::int64_t value = weight == 2 && zero < 3 ? 12 : 8;
       const auto state = [&](int part) {
-        return value * tables.values(part, 1, state_shards(tables, 1));
+        return value * tables.values(part, 1, state_shards(tables, tables.parts()[part].unit, 1));
       };
       EXPECT_EQ(host.host, state(0) + state(1) + state(2) + state(3));
       EXPECT_EQ(host.host, host_bytes(on_host, 1));
@@ -182,18 +182,44 @@ TEST(StepTables, CopiesAndSharersAreAxes) {
   shape.copies = shape.sharers = 2;
   const StepTables tables(shape);
   // rank = tp + 4 dp.
-  EXPECT_EQ(tables.replicas(), 2);
+  EXPECT_EQ(tables.shards(0), 2);
   EXPECT_EQ(tables.axis_sets().size(), 15U);
   EXPECT_EQ(tables.group(kSharersAxis, 5), (std::vector<Rank>{4, 5}));
   EXPECT_EQ(tables.group(bit(MeshAxis::Tp), 5), (std::vector<Rank>{5, 7}));
   EXPECT_EQ(tables.group(tables.tp_axis(), 5), (std::vector<Rank>{4, 5, 6, 7}));
   EXPECT_EQ(tables.group(tables.replica_axes(), 5), (std::vector<Rank>{1, 5}));
   EXPECT_EQ(tables.group(tables.copies_axis(), 5), (std::vector<Rank>{5, 13}));
-  EXPECT_EQ(tables.replica(13), 1);
+  EXPECT_EQ(tables.replica(0, 13), 1);
   EXPECT_EQ(axis_names(tables.tp_axis() | tables.copies_axis()), "tp, copies, sharers");
   EXPECT_EQ(to_string(gradient_type(tables, TpUse::Shared)),
             "dp, copies, sharers partial; tp sharded");
   EXPECT_EQ(to_string(parameter_type(tables, TpUse::Shared)), "tp sharded");
+}
+
+/// Ep takes tp and a half of cp; the other half, and dp, have the same experts.
+TEST(StepTables, EpIsAViewOfOtherAxes) {
+  StepShape shape = small_step({.dp = 2, .cp = 4, .tp = 2}, 3, 1, false);
+  add_experts(shape, 4);
+  const StepTables tables(shape);
+  // rank = tp + 2 cp + 8 dp, cp = ep part + 2 rest.
+  EXPECT_EQ(tables.group(tables.ep_axes(), 5), (std::vector<Rank>{4, 5, 6, 7}));
+  EXPECT_EQ(tables.ep_index(5), 1);
+  EXPECT_EQ(tables.group(tables.expert_replica_axes(), 5), (std::vector<Rank>{1, 5, 9, 13}));
+  EXPECT_EQ(axis_names(tables.expert_replica_axes()), "dp, rest");
+  EXPECT_EQ(axis_names(tables.replica_axes()), "dp, cp, rest");
+  const int experts = 2;
+  EXPECT_EQ(tables.own_shard(experts, 5), (Heads{1, 2}));
+  EXPECT_EQ(tables.all_shards(experts), (Heads{0, 4}));
+  EXPECT_EQ(tables.all_shards(0), (Heads{0, 8}));
+  EXPECT_EQ(to_string(gradient_type(tables, TpUse::Experts)), "dp, rest partial; cp, tp sharded");
+  EXPECT_EQ(to_string(gradient_type(tables, TpUse::Summed)), "dp, cp, tp, rest partial");
+  // Every value lies on one rank of ep, and there in one shard.
+  const int part = tables.parts_of(experts).front();
+  std::int64_t values = 0;
+  for (const Rank rank : {0, 1, 2, 3}) {
+    values += tables.values(part, rank, tables.all_shards(experts));
+  }
+  EXPECT_EQ(values, shape.units[experts].experts);
 }
 
 TEST(StepTables, GroupsAreAxes) {
@@ -201,8 +227,8 @@ TEST(StepTables, GroupsAreAxes) {
   EXPECT_EQ(tables.axis_sets().size(), 7U);
   EXPECT_EQ(tables.group(bit(MeshAxis::Tp), 5), (std::vector<Rank>{4, 5}));
   EXPECT_EQ(tables.group(tables.replica_axes(), 5), (std::vector<Rank>{1, 3, 5, 7}));
-  EXPECT_EQ(tables.replica(5), 2);
-  EXPECT_EQ(tables.own_shard(5), (Heads{2, 3}));
+  EXPECT_EQ(tables.replica(0, 5), 2);
+  EXPECT_EQ(tables.own_shard(0, 5), (Heads{2, 3}));
   EXPECT_EQ(axis_names(tables.replica_axes()), "dp, cp");
   EXPECT_EQ(StepTables(small_step({}, 3, 1, true)).zero(), 0);
 }

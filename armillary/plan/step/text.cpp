@@ -17,7 +17,7 @@ namespace {
 std::string part_name(const StepTables& tables, const StepPart& part) {
   const std::string& unit = tables.shape().units[part.unit].name;
   constexpr std::array<std::string_view, kTpUses> kUsesInText{
-      "", ", summed over tp", ", alike over tp", ", shared along tp"};
+      "", ", summed over tp", ", alike over tp", ", shared along tp", ", experts along ep"};
   return fmt::format("{}{}", unit, kUsesInText[static_cast<std::size_t>(part.use)]);
 }
 

@@ -15,11 +15,12 @@ struct TypesAlong {
 MeshType mesh_type(const StepTables& tables, const TypesAlong& types) {
   MeshType type;
   const AxisSet replicas = tables.replica_axes() | tables.copies_axis();
+  const AxisSet sharers = tables.same_axes(TpUse::Shared);
   for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
-    const AxisSet here = tables.with_ranks(1U << axis);
+    const AxisSet here = 1U << axis;
     if ((here & replicas) != 0) type.along[axis] = types.replicas;
-    if ((here & bit(MeshAxis::Tp)) != 0) type.along[axis] = types.tp;
-    if ((here & kSharersAxis) != 0) type.along[axis] = types.sharers;
+    if ((here & tables.tp_axis()) != 0) type.along[axis] = types.tp;
+    if ((here & sharers) != 0) type.along[axis] = types.sharers;
   }
   return type;
 }
@@ -33,6 +34,13 @@ AxisType gradient_type(AxisType value, AxisType data) {
 
 MeshType parameter_type(const StepTables& tables, TpUse use) {
   using enum AxisType;
+  if (use == TpUse::Experts) {
+    MeshType type;
+    for (std::size_t axis = 0; axis < kStepAxes; ++axis) {
+      if ((tables.ep_axes() >> axis & 1) != 0) type.along[axis] = Sharded;
+    }
+    return type;
+  }
   const bool splits = use == TpUse::Split || use == TpUse::Shared;
   return mesh_type(tables, {Replicated, splits ? Sharded : Replicated,
                             use == TpUse::Split ? Sharded : Replicated});
@@ -47,7 +55,7 @@ MeshType border_type(const StepTables& tables) {
 // Data along tp is what the use says: values that are summed meet tokens of each rank's own.
 MeshType gradient_type(const StepTables& tables, TpUse use) {
   const MeshType value = parameter_type(tables, use);
-  const bool own = use == TpUse::Summed || use == TpUse::Shared;
+  const bool own = use == TpUse::Summed || use == TpUse::Shared || use == TpUse::Experts;
   const AxisType along_tp = own ? AxisType::Sharded : AxisType::Replicated;
   const MeshType data = mesh_type(tables, {AxisType::Sharded, along_tp, along_tp});
   MeshType type;

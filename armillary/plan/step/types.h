@@ -6,7 +6,8 @@
 //   borders       sharded                    sharded with sequence_parallel, else replicated
 //   gradients     partial                    sharded (Split), partial (Summed), replicated (Alike)
 //
-// Shared values are sharded along tp, and along the sharers as Summed ones.
+// Shared values are sharded along tp, and along the sharers as Summed ones. Experts are sharded
+// along ep, whatever axes it has parts of, and their gradients partial along all other axes.
 //
 // A border is what one unit hands to the next. With ZeRO, parameters and summed gradients are
 // stored sharded over the replicas; that is storage (StepTables::own_shard), not meaning.

@@ -121,8 +121,9 @@ std::int64_t largest_shard(const StepTables& tables, const StepPart& part) {
     }
   }
   if (most > 0) return most;
-  const int groups = tables.shape().mesh.tp / tables.holders(part.use);
-  return ceil_div(ceil_div(part.values, groups), tables.replicas());
+  const int groups = part.use == TpUse::Experts ? tables.shape().ep
+                                                : tables.shape().mesh.tp / tables.holders(part.use);
+  return ceil_div(ceil_div(part.values, groups), tables.shards(part.unit));
 }
 
 }  // namespace
@@ -138,7 +139,7 @@ Measures step_measures(const StepTables& tables) {
   }
   const std::vector<std::int64_t> borders(static_cast<std::size_t>(tables.units()) + 1, 0);
   const int microbatches = tables.shape().microbatches;
-  const TensorMeasure values{.heads = tables.replicas()};
+  const TensorMeasure values{.heads = tables.most_shards()};
   TensorMeasure moments = values;
   moments.dim = 2;
   return {

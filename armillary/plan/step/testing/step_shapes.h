@@ -1,5 +1,5 @@
 // step_shapes.h: small steps for tests: every stage of ZeRO, meshes of 1 to 16 ranks, embeddings
-// that are tied or not, copies and sharers.
+// that are tied or not, copies, sharers and experts.
 #pragma once
 
 #include <fmt/format.h>
@@ -57,21 +57,24 @@ inline std::vector<StepShape> small_steps(const std::vector<MeshShape>& meshes) 
 /// Shards of a unit that no rule makes: the first replica has most, some have nothing.
 inline void cut_unevenly(StepShape& shape) {
   const StepTables tables(shape);
-  const auto replicas = static_cast<std::size_t>(tables.replicas());
   std::vector<std::vector<UseShards>> shards(shape.units.size());
-  for (std::vector<UseShards>& of_unit : shards) of_unit.resize(shape.mesh.tp);
+  const auto replicas_of = [&](std::size_t unit) {
+    return static_cast<std::size_t>(tables.shards(static_cast<int>(unit)));
+  };
   for (std::size_t unit = 0; unit < shards.size(); ++unit) {
-    for (int index = 0; index < shape.mesh.tp; ++index) {
-      for (std::vector<std::int64_t>& counts : shards[unit][index]) counts.resize(replicas);
+    shards[unit].resize(shape.units[unit].experts > 0 ? shape.ep : shape.mesh.tp);
+    for (UseShards& of_rank : shards[unit]) {
+      for (std::vector<std::int64_t>& counts : of_rank) counts.resize(replicas_of(unit));
     }
   }
   for (std::size_t part = 0; part < tables.parts().size(); ++part) {
     const StepPart& of = tables.parts()[part];
     for (Rank rank = 0; rank < shape.mesh.ranks(); ++rank) {
-      std::vector<std::int64_t>& counts =
-          shards[of.unit][tables.tp_index(rank)][static_cast<std::size_t>(of.use)];
-      const std::int64_t all = tables.values(static_cast<int>(part), rank, tables.all_shards());
-      counts.assign(replicas, 0);
+      const int index = of.use == TpUse::Experts ? tables.ep_index(rank) : tables.tp_index(rank);
+      std::vector<std::int64_t>& counts = shards[of.unit][index][static_cast<std::size_t>(of.use)];
+      const std::int64_t all =
+          tables.values(static_cast<int>(part), rank, tables.all_shards(of.unit));
+      counts.assign(replicas_of(static_cast<std::size_t>(of.unit)), 0);
       counts.back() = all / 3;
       counts.front() += all - all / 3;
     }
@@ -107,11 +110,54 @@ inline std::vector<StepShape> grouped_steps() {
   return steps;
 }
 
-/// `dp 2 cp 1 tp 2, stage 3, 1 microbatches, tied, 1 copies, 1 sharers`.
+/// A unit of experts behind the layer, which uses values of the layer too, as a router.
+inline void add_experts(StepShape& shape, int ep) {
+  shape.units.insert(shape.units.begin() + 2, {.name = "experts", .uses = {1}, .experts = 29});
+  shape.ep = ep;
+}
+
+/// Steps with experts: ep of every kind of axis, whole or cut.
+inline std::vector<StepShape> expert_steps() {
+  std::vector<StepShape> steps;
+  for (const int zero : {0, 1, 2, 3}) {
+    for (const int microbatches : {1, 2}) {
+      const auto add = [&](const MeshShape& mesh, int ep, int copies = 1, int sharers = 1) {
+        StepShape shape = small_step(mesh, zero, microbatches, zero % 2 == 1);
+        shape.copies = copies;
+        shape.sharers = sharers;
+        if (sharers > 1) shape.units[1].shared = 7;
+        add_experts(shape, ep);
+        if (microbatches == 2) cut_unevenly(shape);
+        steps.push_back(std::move(shape));
+      };
+      add({}, 1);
+      add({.tp = 2}, 1);
+      add({.tp = 2}, 2);
+      add({.cp = 2}, 1);
+      add({.cp = 2}, 2);
+      add({.dp = 2}, 2);
+      add({.tp = 4}, 2);
+      add({.cp = 3, .tp = 2}, 2);
+      add({.cp = 2, .tp = 2}, 4);
+      add({.dp = 2, .cp = 2, .tp = 2}, 1);
+      add({.dp = 2, .cp = 2, .tp = 2}, 4);
+      add({.cp = 4, .tp = 2}, 4);
+      add({.dp = 4}, 2);
+      add({.dp = 4}, 2, 2);
+      add({.dp = 2, .tp = 2}, 2, 2);
+      add({.tp = 4}, 2, 1, 2);
+      add({.tp = 8}, 2, 1, 4);
+    }
+  }
+  return steps;
+}
+
+/// `dp 2 cp 1 tp 2, stage 3, 1 microbatches, tied, 1 copies, 1 sharers, ep 1`.
 inline std::string name_of(const StepShape& shape) {
-  return fmt::format("dp {} cp {} tp {}, stage {}, {} microbatches{}, {} copies, {} sharers",
+  return fmt::format("dp {} cp {} tp {}, stage {}, {} microbatches{}, {} copies, {} sharers, ep {}",
                      shape.mesh.dp, shape.mesh.cp, shape.mesh.tp, shape.zero, shape.microbatches,
-                     shape.units.back().uses.empty() ? "" : ", tied", shape.copies, shape.sharers);
+                     shape.units.back().uses.empty() ? "" : ", tied", shape.copies, shape.sharers,
+                     shape.ep);
 }
 
 }  // namespace armillary::plan::step
