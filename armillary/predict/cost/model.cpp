@@ -45,6 +45,7 @@ ModelCost ModelCost::with_layers(std::int64_t layers) const {
   cost.attention.layers = layers;
   cost.parameters += layer_parameters / present * more;
   cost.layer_parameters += layer_parameters / present * more;
+  cost.expert_parameters += expert_parameters / present * more;
   cost.matmul_parameters += layer_matmul_parameters / present * more;
   cost.layer_matmul_parameters += layer_matmul_parameters / present * more;
   cost.token_flops *= ratio;
@@ -77,7 +78,7 @@ const std::vector<std::string>& recompute_names() {
 
 std::int64_t kept_by_layer(const TokenBytes& bytes, Recompute policy) {
   if (policy == Recompute::None) return bytes.layer;
-  return bytes.input + (policy == Recompute::AttentionOutput ? bytes.output : 0);
+  return bytes.input + bytes.between + (policy == Recompute::AttentionOutput ? bytes.output : 0);
 }
 
 double kept_bytes(const ModelCost& cost, Recompute policy, double tokens) {

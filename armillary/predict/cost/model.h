@@ -41,6 +41,7 @@ struct Moment {
 struct TokenBytes {
   std::int64_t layer = 0;     ///< Kept from forward to backward for each layer.
   std::int64_t input = 0;     ///< Input of a layer, which every recomputation keeps.
+  std::int64_t between = 0;   ///< Input of a layer's experts, likewise.
   std::int64_t kv = 0;        ///< K and V of a layer, which `layer` has too.
   std::int64_t output = 0;    ///< Output and log-sum-exp of attention.
   std::int64_t last = 0;      ///< Input of the last unit: with those of Y layers, Y + 1.
@@ -58,12 +59,16 @@ struct TokenBytes {
 struct ModelCost {
   std::int64_t parameters = 0;
   std::int64_t layer_parameters = 0;  ///< The part of them that is in layers.
+  /// The part of those that is in experts, which ranks along ep divide, not those along tp; and
+  /// the rows that a token has in them.
+  std::int64_t expert_parameters = 0;
+  std::int64_t expert_rows = 0;
   /// The parts of the units before and after the layers. Both 0: units are not known.
   std::int64_t first_parameters = 0;
   std::int64_t last_parameters = 0;
   bool tied = false;  ///< The last unit uses those of the first too.
-  /// Parameters of matrices that multiply every token: forward takes 2 flops per token and such
-  /// parameter, backward 4.
+  /// Parameters of matrices that multiply a token, of experts those that it is routed to: forward
+  /// takes 2 flops per token and such parameter, backward 4.
   std::int64_t matmul_parameters = 0;
   std::int64_t layer_matmul_parameters = 0;  ///< Likewise.
   std::int64_t kv_parameters = 0;            ///< Those of one layer that make K and V.

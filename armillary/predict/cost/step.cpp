@@ -55,17 +55,28 @@ double rank_tokens_of(const Step& step, const MeshShape& mesh) {
   return static_cast<double>(step.seq) * static_cast<double>(step.batch) / (mesh.dp * mesh.cp);
 }
 
-/// The groups of a rank. Gathers and sums reach a share of the links.
+/// Parameters that a rank holds without ZeRO: of experts those along ep, of all others along tp.
+double rank_parameters(const ModelCost& model, const Parallelism& parts) {
+  return static_cast<double>(model.parameters - model.expert_parameters) / parts.mesh.tp +
+         static_cast<double>(model.expert_parameters) / parts.ep;
+}
+
+/// The groups of a rank. Gathers and sums reach a share of the links; those of experts count as if
+/// they went over the replicas of the rest.
 struct RankGroups {
   RankGroup tp;
+  RankGroup ep;
   RankGroup cp;
   RankGroup replicas;
   RankGroup kv;  ///< Ranks along tp that have the same KV head.
 
-  RankGroups(const MeshShape& mesh, const sim::Cluster& cluster, const StepRates& rates, int copies)
-      : tp(group_of(cluster, mesh.tp, 1)),
-        cp(group_of(cluster, mesh.cp, mesh.tp)),
-        replicas(group_of(cluster, mesh.dp * mesh.cp, mesh.tp, rates.part_node_links)),
+  RankGroups(const Parallelism& parts, const sim::Cluster& cluster, const StepRates& rates,
+             int copies)
+      : tp(group_of(cluster, parts.mesh.tp, 1)),
+        ep(group_of(cluster, parts.ep, 1)),
+        cp(group_of(cluster, parts.mesh.cp, parts.mesh.tp)),
+        replicas(
+            group_of(cluster, parts.mesh.dp * parts.mesh.cp, parts.mesh.tp, rates.part_node_links)),
         kv(group_of(cluster, copies, 1)) {
     replicas.bytes_per_s *= rates.gradient_share;
   }
@@ -100,8 +111,18 @@ struct PlacedStep {
         cluster(on),
         rates(reached),
         share(share_of(of, parts)),
-        groups(parts.mesh, on, reached, kv_copies(of.model.attention, parts.mesh.tp)) {}
+        groups(parts, on, reached, kv_copies(of.model.attention, parts.mesh.tp)) {}
 };
+
+/// Fills in gathers, sums and the update of so many parameters of a rank.
+void add_values(UnitTime& unit, const PlacedStep& placed, double mine) {
+  const RankGroup& replicas = placed.groups.replicas;
+  const StepRates& rates = placed.rates;
+  unit.gather = replicas.ring_seconds(mine * rates.gathered_bytes);
+  unit.sum = replicas.ring_seconds(mine * rates.gradient_bytes);
+  unit.update = mine / (placed.parallelism.zero == 0 ? 1 : replicas.members) *
+                rates.optimizer_bytes / placed.cluster.device.memory_bytes_per_s;
+}
 
 /// The units of a training step (step.h).
 std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& attention) {
@@ -114,11 +135,7 @@ std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& at
   const double flops_per_s = placed.cluster.device.matmul_flops_per_s * rates.matmul_share;
   const double memory = placed.cluster.device.memory_bytes_per_s;
   const auto values = [&](UnitTime& unit, double parameters) {
-    const double mine = parameters / mesh.tp;
-    unit.gather = groups.replicas.ring_seconds(mine * rates.gathered_bytes);
-    unit.sum = groups.replicas.ring_seconds(mine * rates.gradient_bytes);
-    unit.update = mine / (placed.parallelism.zero == 0 ? 1 : groups.replicas.members) *
-                  rates.optimizer_bytes / memory;
+    add_values(unit, placed, parameters / mesh.tp);
   };
   // Embedding, which has the table that a head may share, and head.
   const auto outputs = static_cast<double>(model.matmul_parameters - model.layer_matmul_parameters);
@@ -147,18 +164,27 @@ std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& at
   UnitTime layer{.forward = products + memory_bound + tensor + attention.forward,
                  .backward = (2 + again) * products + 2 * memory_bound + (1 + again) * tensor +
                              attention.backward};
-  values(layer, static_cast<double>(model.layer_parameters) / layers);
+  values(layer, static_cast<double>(model.layer_parameters - model.expert_parameters) / layers);
   // Copies of KV heads sum their gradients, an all-reduce; stage 0 takes each sum twice.
   const bool sums_twice = placed.parallelism.zero == 0 || groups.replicas.members == 1;
   layer.sum +=
       (sums_twice ? 1 : 2) * groups.kv.ring_seconds(static_cast<double>(model.kv_parameters) /
                                                     mesh.tp * rates.gradient_bytes);
+  // Its experts: rows go there and back, and again in backward.
+  const double exchange = groups.ep.ring_seconds(
+      tokens / mesh.tp * static_cast<double>(model.expert_rows) * input_bytes);
+  UnitTime experts{.forward = 2 * exchange, .backward = 2 * (1 + again) * exchange};
+  add_values(experts, placed,
+             static_cast<double>(model.expert_parameters) / layers / placed.parallelism.ep);
   const double tensor_link = groups.tp.shares_links(groups.replicas) ? tensor : 0;
   const double attention_link = groups.cp.shares_links(groups.replicas) ? attention.link_share : 0;
   layer.forward_link = tensor_link + attention_link * attention.forward;
   layer.backward_link = (1 + again) * tensor_link + attention_link * attention.backward;
   std::vector<UnitTime> units{embedding};
-  units.insert(units.end(), static_cast<std::size_t>(model.attention.layers), layer);
+  for (std::int64_t i = 0; i < model.attention.layers; ++i) {
+    units.push_back(layer);
+    if (model.expert_parameters > 0) units.push_back(experts);
+  }
   units.push_back(head);
   return units;
 }
@@ -186,7 +212,7 @@ StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::
   const double memory = cluster.device.memory_bytes_per_s;
   const double tokens = rank_tokens_of(step, mesh);
   const int passes = microbatches(step, parallelism);
-  const auto parameters = static_cast<double>(share.stage.parameters);
+  const double parameters = rank_parameters(share.stage, parallelism);
   const auto layers = static_cast<double>(share.stage.attention.layers);
   const auto input_bytes = static_cast<double>(step.model.bytes.input);
   const bool trains = step.kind == StepKind::Train;
@@ -202,15 +228,19 @@ StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::
   const int collectives = !trains ? 4 : parallelism.recompute == Recompute::None ? 8 : 12;
   time.tensor_parallel =
       layers * collectives * passes * groups.tp.ring_seconds(tokens / passes * input_bytes);
+  // Experts: half as many exchanges of the rows of a rank's own tokens.
+  time.experts = layers * collectives / 2 * passes *
+                 groups.ep.ring_seconds(tokens / passes / mesh.tp *
+                                        static_cast<double>(step.model.expert_rows) * input_bytes);
   Overlapped walked;
   if (trains) {
     walked = overlapped(units_of(placed, attention), passes,
                         groups.replicas.members == 1 ? 0 : parallelism.zero);
     time.gradients = walked.collectives;
-    time.optimizer = parameters / mesh.tp / (parallelism.zero == 0 ? 1 : groups.replicas.members) *
+    time.optimizer = parameters / (parallelism.zero == 0 ? 1 : groups.replicas.members) *
                      rates.optimizer_bytes / memory;
   } else if (parallelism.zero == 3) {
-    time.gradients = groups.replicas.ring_seconds(parameters / mesh.tp * rates.gathered_bytes);
+    time.gradients = groups.replicas.ring_seconds(parameters * rates.gathered_bytes);
   }
   // Each stage waits for the first microbatch to come, and in training at the end for the last to
   // return.
@@ -233,16 +263,20 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism,
   const ReplicaWork share = share_of(step, parallelism);
   const ModelCost& model = share.stage;
   const double tokens = rank_tokens > 0 ? rank_tokens : static_cast<double>(step.seq) / mesh.cp;
-  const double parameters = static_cast<double>(model.parameters) / mesh.tp;
   const auto layers = static_cast<double>(model.attention.layers);
-  const auto split_over = [&](int stage) {
-    return parallelism.zero >= stage ? mesh.dp * mesh.cp : 1;
+  // Bytes of the parameters of a rank, each with so many, which replicas divide from a stage on.
+  const auto bytes_from = [&](int stage, double one) {
+    const auto experts = static_cast<double>(model.expert_parameters) / parallelism.ep;
+    const double others = rank_parameters(model, parallelism) - experts;
+    const int replicas = parallelism.zero >= stage ? mesh.dp * mesh.cp : 1;
+    const int of_experts =
+        parallelism.zero >= stage ? mesh.dp * mesh.cp * mesh.tp / parallelism.ep : 1;
+    return one * others / replicas + one * experts / of_experts;
   };
   const auto of_tokens = [&](std::int64_t one, double count) {
     return static_cast<double>(one) * count / mesh.tp;
   };
-  StepMemory memory{.parameters = bytes.parameter * parameters / split_over(3),
-                    .attention = attention.slots};
+  StepMemory memory{.parameters = bytes_from(3, bytes.parameter), .attention = attention.slots};
   if (step.kind != StepKind::Train) {
     // Layers share the memory of one; prefill keeps K and V of each, also of those that have left.
     memory.activations = of_tokens(model.bytes.layer, tokens * share.under_way);
@@ -253,8 +287,8 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism,
     }
     return memory;
   }
-  memory.gradients = bytes.gradient * parameters / split_over(2);
-  memory.optimizer = bytes.optimizer * parameters / split_over(1);
+  memory.gradients = bytes_from(2, bytes.gradient);
+  memory.optimizer = bytes_from(1, bytes.optimizer);
   // Units are whole for a while where replicas divide them. A sum that is rounded, or added to an
   // earlier one, has memory of its own for the share of a rank.
   const int replicas = mesh.dp * mesh.cp;
@@ -266,8 +300,12 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism,
     if (bytes.rounded > 0) return bytes.rounded * (1 + own);
     return divides_gradients ? bytes.gradient * (is_added ? 1 + own : 1) : 0.0;
   };
+  // A layer with its experts, which are divided along ep, as if all of it were along tp.
+  ModelCost along_tp = model;
+  along_tp.layer_parameters +=
+      model.expert_parameters / parallelism.ep * mesh.tp - model.expert_parameters;
   const StepPeak peak = step_peak(
-      model,
+      along_tp,
       {.policy = parallelism.recompute,
        .tokens = tokens * share.in_pass,
        .waiting_tokens = tokens * (share.under_way - share.in_pass),

@@ -51,6 +51,7 @@ struct Parallelism {
   std::int64_t microbatch = 1;  ///< Sequences of a replica in one pass; 0: all.
   /// Stage 3: gathered parameters are freed after forward.
   bool reshard_after_forward = true;
+  int ep = 1;  ///< Ranks of tp, cp and dp, neighbours first, that share the experts of a layer.
   bool operator==(const Parallelism&) const = default;
 };
 
@@ -86,6 +87,7 @@ struct StepTime {
   double attention = 0;
   double passes = 0;  ///< Norms, activations, residuals and the loss, bound by memory.
   double tensor_parallel = 0;
+  double experts = 0;  ///< Exchanges of tokens with ranks that have other experts, none hidden.
   /// Sums of gradients, and gathers of parameters: in stages 0 and 1 one of each, in stage 2 a sum
   /// and in stage 3 a sum and up to two gathers in every microbatch.
   double gradients = 0;
@@ -93,8 +95,8 @@ struct StepTime {
   double pipeline = 0;  ///< Idle stages, and messages between stages.
   double hidden = 0;    ///< Part of `gradients` that goes beside the other terms.
   double total() const {
-    return products + attention + passes + tensor_parallel + gradients + optimizer + pipeline -
-           hidden;
+    return products + attention + passes + tensor_parallel + experts + gradients + optimizer +
+           pipeline - hidden;
   }
 };
 
@@ -104,8 +106,9 @@ struct StepTime {
 StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::Cluster& cluster,
                    const AttentionTime& attention, const StepRates& rates = {});
 
-/// The units of a training step: embedding, the layers of a stage, head. Parts that a model has not
-/// take no time. @throws as step_time().
+/// The units of a training step: embedding, the layers of a stage, each with its experts behind it
+/// if there are any, head. Parts that a model has not take no time; products of experts are in the
+/// time of their layer. @throws as step_time().
 std::vector<UnitTime> unit_times(const Step& step, const Parallelism& parallelism,
                                  const sim::Cluster& cluster, const AttentionTime& attention,
                                  const StepRates& rates = {});

@@ -182,6 +182,46 @@ TEST(StepMemory, ZeroStagesShareMore) {
   EXPECT_LT(step_memory(step, parts).activations, whole.activations / 10);
 }
 
+/// Half of the layers are experts: those are divided along ep, all else along tp.
+ModelCost with_experts() {
+  ModelCost model = cost_of(kLlama);
+  model.expert_parameters = model.layer_parameters / 2;
+  model.expert_rows = 2;
+  return model;
+}
+
+TEST(StepMemory, ExpertsAreDividedAlongEp) {
+  const ModelCost model = with_experts();
+  const auto experts = static_cast<double>(model.expert_parameters);
+  const double others = static_cast<double>(model.parameters) - experts;
+  for (const int ep : {1, 2, 4, 8}) {
+    for (const int zero : {0, 1, 2, 3}) {
+      const StepMemory memory =
+          step_memory({.model = model, .seq = 4096, .batch = 4},
+                      {.mesh = {.dp = 2, .cp = 2, .tp = 2}, .zero = zero, .ep = ep});
+      const double whole = others / 2 + experts / ep;
+      const double share = others / 8 + experts / 8;
+      EXPECT_DOUBLE_EQ(memory.parameters, 2 * (zero == 3 ? share : whole)) << ep << " " << zero;
+      EXPECT_DOUBLE_EQ(memory.gradients, 4 * (zero >= 2 ? share : whole)) << ep << " " << zero;
+      EXPECT_DOUBLE_EQ(memory.optimizer, 12 * (zero >= 1 ? share : whole)) << ep << " " << zero;
+    }
+  }
+}
+
+TEST(StepTime, RowsGoToExpertsAndBack) {
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  const Step step{.model = with_experts(), .seq = 4096};
+  const auto seconds = [&](int ep, Recompute recompute) {
+    return step_time(step, {.mesh = {.cp = 4}, .recompute = recompute, .ep = ep}, cluster, {0.01})
+        .experts;
+  };
+  EXPECT_EQ(seconds(1, Recompute::None), 0);
+  EXPECT_GT(seconds(4, Recompute::None), seconds(2, Recompute::None));
+  EXPECT_DOUBLE_EQ(seconds(4, Recompute::Full), 1.5 * seconds(4, Recompute::None));
+  // A unit for the experts of each layer.
+  EXPECT_EQ(unit_times(step, {.mesh = {.cp = 4}, .ep = 4}, cluster, {0.01}).size(), 2 + 2 * 32U);
+}
+
 // Two stages without replicas: half of the layers each, and one idle stage for one sequence.
 TEST(StepTime, StagesWaitForEachOther) {
   const Step step{.model = cost_of(kLlama2), .seq = 1 << 14, .batch = 4};
