@@ -31,8 +31,9 @@ set(armillary_torch_headers
   attention/attention.h attention/attention_in_progress.h attention/sequence_parallel_attention.h
   kernel/block_attention.h kernel/cpu/cpu_flags.h kernel/cpu_kernel.h kernel/dropout.h kernel/merge.h
   kernel/reference.h kernel/score.h
-  model/attend.h model/decoder_options.h model/fields.h model/global_range.h model/model.h model/model_options.h
-  model/parameter.h model/recompute.h model/registry.h model/rope_scaling.h model/tensor_parallel.h model/weights.h
+  model/attend.h model/decoder_options.h model/expert_parallel.h model/fields.h model/global_range.h model/model.h
+  model/model_options.h model/moe_options.h model/parameter.h model/recompute.h model/registry.h model/rope_scaling.h
+  model/tensor_parallel.h model/weights.h
   runtime/bound_tensors.h runtime/compiled_program.h runtime/device.h
   runtime/execution_pool.h runtime/executor.h runtime/gate.h runtime/machine.h runtime/machine_program.h
   runtime/rank.h runtime/recorded_ops.h runtime/stream_device.h runtime/zero_copy.h

@@ -16,6 +16,7 @@
 #include "armillary/model/decoder_cost.h"
 #include "armillary/model/decoder_layer.h"
 #include "armillary/model/decoder_parameters.h"
+#include "armillary/model/moe_layer.h"
 #include "armillary/model/narrow_parameters.h"
 #include "armillary/model/tensor_parallel_ops.h"
 
@@ -44,11 +45,18 @@ at::Tensor learned_positions(const at::Tensor& table_SE, const at::Tensor& posit
   return rows_of_table(table_SE, positions_L);
 }
 
-/// The positions of this rank's tokens.
+/// The numbers of this rank's tokens, such as their positions.
 at::Tensor positions_of_shard(const at::Tensor& positions_L, const TokenShards& shards) {
   if (!shards) return positions_L;
   const EvenPart tokens = even_part(shards.tokens, shards.ranks->index(), shards.ranks->ranks());
   return positions_L.narrow(0, tokens.begin, tokens.size);
+}
+
+/// The sequences of this rank's tokens.
+SequencesOfPass sequences_of_shard(SequencesOfPass sequences, const TokenShards& shards) {
+  if (!sequences.number_L.defined()) return sequences;
+  sequences.number_L = positions_of_shard(sequences.number_L, shards);
+  return sequences;
 }
 
 /// The operations of layers on one rank, or those that read shards of tokens.
@@ -106,8 +114,11 @@ cost::ModelCost Decoder::cost() const {
 at::Tensor Decoder::run(int unit, const Weights& weights, const at::Tensor& x,
                         const ModelInputs& inputs) {
   if (unit == 0) return run_embedding(weights, inputs);
-  if (unit <= options_.n_layers()) return run_layer(unit - 1, weights, x, inputs);
-  return run_head(weights, x, inputs);
+  const int parts = has_experts(options_) ? 2 : 1;  // units of a layer
+  const int layer = (unit - 1) / parts;
+  if (layer == options_.n_layers()) return run_head(weights, x, inputs);
+  if ((unit - 1) % parts == 1) return run_experts(layer, weights, x, inputs);
+  return run_layer(layer, weights, x, inputs);
 }
 
 at::Tensor Decoder::run_embedding(const Weights& weights, const ModelInputs& inputs) const {
@@ -152,6 +163,21 @@ at::Tensor Decoder::run_layer(std::int64_t layer, const Weights& weights, const 
       break;
   }
   return run_keeping_attention(bound, x_BLE, attends.keep);
+}
+
+// Every policy makes all of it again: nothing of attention is here.
+at::Tensor Decoder::run_experts(std::int64_t layer, const Weights& weights, const at::Tensor& h_BLE,
+                                const ModelInputs& inputs) const {
+  const TokenShards shards = inputs.token_shards();
+  const MoeLayer bound{.options = options_,
+                       .ops = ops_over(shards),
+                       .name = layer_unit(layer),
+                       .weights = weights,
+                       .place = {.ranks = inputs.expert_parallel,
+                                 .sequences = sequences_of_shard(inputs.sequences, shards)}};
+  if (options_.recompute() == cost::Recompute::None) return bound.run(h_BLE);
+  const Layer again = [bound](const at::Tensor& h) { return bound.run(h); };
+  return recomputed(h_BLE, weights.values(), again, again);
 }
 
 at::Tensor Decoder::run_head(const Weights& weights, const at::Tensor& x_BLE,

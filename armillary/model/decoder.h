@@ -1,8 +1,9 @@
-// decoder.h: a decoder-only transformer as units (model.h), for gpt.h, gpt2.h and llama.h.
+// decoder.h: a decoder-only transformer as units (model.h), for gpt.h, gpt2.h, llama.h and moe.h.
 //
 //   embedding   tokens_BL, and learned positions --> x_BLE
 //   layers.i    x + attention(norm(x)) = h, then h + feed_forward(norm(h))
-//   head        norm, then the output matrix: logits_BLV, or with labels the loss
+//   layers.i.experts    the second half of a layer with experts (moe_layer.h); layers.i is the
+//   first head        norm, then the output matrix: logits_BLV, or with labels the loss
 //
 // Pre-norm with RMSNorm or LayerNorm, rotary or learned positions, grouped-query attention with or
 // without norms of Q and K, GELU or SwiGLU, biases in the layers, of Q, K and V alone, or none.
@@ -66,6 +67,8 @@ class Decoder : public Model {
   at::Tensor run_embedding(const Weights& weights, const ModelInputs& inputs) const;
   at::Tensor run_layer(std::int64_t layer, const Weights& weights, const at::Tensor& x_BLE,
                        const ModelInputs& inputs);
+  at::Tensor run_experts(std::int64_t layer, const Weights& weights, const at::Tensor& h_BLE,
+                         const ModelInputs& inputs) const;
   at::Tensor run_head(const Weights& weights, const at::Tensor& x_BLE,
                       const ModelInputs& inputs) const;
   const RotaryAngles& angles_at(const at::Tensor& positions_L);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "armillary/core/checked.h"
+#include "armillary/model/decoder_parameters.h"
 
 namespace armillary::model {
 namespace {
@@ -13,6 +14,8 @@ namespace {
 bool is_swiglu(const DecoderOptions& options) {
   return options.feed_forward() == FeedForwardKind::SwiGlu;
 }
+
+constexpr const char* kCounted = "recipe: parameters of the model";
 
 /// Widths of Q, which is that of attention's output, and of K.
 std::int64_t q_dim_of(const DecoderOptions& options) {
@@ -22,6 +25,28 @@ std::int64_t kv_dim_of(const DecoderOptions& options) {
   return options.n_kv_heads() * head_dim_of(options);
 }
 
+/// Rows of dim values in the matrices of a layer's MLP or experts.
+struct MlpRows {
+  std::int64_t all = 0;
+  std::int64_t of_token = 0;  ///< Those that multiply a token.
+  std::int64_t experts = 0;   ///< Those of experts, without shared ones.
+};
+
+MlpRows mlp_rows(const DecoderOptions& options) {
+  const MoeOptions& moe = options.moe();
+  if (!has_experts(options)) {
+    const std::int64_t rows = (is_swiglu(options) ? 3 : 2) * options.hidden_dim();
+    return {.all = rows, .of_token = rows};
+  }
+  // Each below 2^57, so sums of three are no risk.
+  const auto of = [&](std::int64_t experts) {
+    return checked_product(kCounted, {64, 3, experts, moe.moe_inter_dim}) / 64;
+  };
+  const std::int64_t always = moe.num_experts + of(moe.num_shared_experts);  // with the router
+  const std::int64_t experts = of(moe.num_experts);
+  return {.all = always + experts, .of_token = always + of(moe.top_k), .experts = experts};
+}
+
 /// Parameters of one norm.
 std::int64_t norm_parameters(const DecoderOptions& options) {
   return (options.norm() == NormKind::Layer ? 2 : 1) * options.dim();
@@ -29,8 +54,9 @@ std::int64_t norm_parameters(const DecoderOptions& options) {
 
 /// Parameters of the norms and biases of one layer.
 std::int64_t vector_parameters(const DecoderOptions& options) {
+  const std::int64_t routing = options.moe().load_balance_coeff > 0 ? options.moe().num_experts : 0;
   const std::int64_t norms =
-      2 * norm_parameters(options) + (options.qk_norm() ? 2 * head_dim_of(options) : 0);
+      2 * norm_parameters(options) + routing + (options.qk_norm() ? 2 * head_dim_of(options) : 0);
   const std::int64_t qkv = q_dim_of(options) + 2 * kv_dim_of(options);
   if (!options.bias()) return norms + (options.qkv_bias() ? qkv : 0);
   // Q, K, V; Out and the MLP's output; the MLP's products.
@@ -45,6 +71,9 @@ struct DecoderSizes {
   std::int64_t gradient;  ///< Gradients of parameters.
   std::int64_t softmax;
   bool swiglu;
+  std::int64_t wide;         ///< Rows of a matrix of the MLP, or of all experts together.
+  std::int64_t rows = 0;     ///< Width of a token's rows for experts.
+  std::int64_t routing = 0;  ///< Bytes that a router keeps of a token.
 
   explicit DecoderSizes(const DecoderOptions& options)
       : dim(options.dim()),
@@ -58,6 +87,17 @@ struct DecoderSizes {
     value = bf16 ? 2 : fp64 ? 8 : 4;
     product = bf16 && !options.native_bf16() ? 4 : value;
     gradient = softmax = fp64 ? 8 : 4;
+    wide = hidden;
+    if (has_experts(options)) add_experts_of(options.moe());
+  }
+  /// A token has rows for its experts, and the inner values of these and of the shared ones. The
+  /// router keeps its input, scores twice, and weights and indices of the choice.
+  void add_experts_of(const MoeOptions& moe) {
+    hidden = (moe.top_k + moe.num_shared_experts) * moe.moe_inter_dim;
+    wide = (moe.num_experts + moe.num_shared_experts) * moe.moe_inter_dim;
+    rows = moe.top_k * dim;
+    routing = (value < softmax ? softmax * dim : value * dim) + 2 * softmax * moe.num_experts +
+              moe.top_k * (2 * softmax + 3 * 8);
   }
   bool converts() const { return product != value; }
   /// Inner values of the MLP that a layer keeps: the input of GELU, or both products of SwiGLU and
@@ -71,8 +111,8 @@ struct DecoderSizes {
 std::vector<cost::Moment> moments_of_layer(const DecoderSizes& n) {
   const std::int64_t grad = n.value * n.dim;
   const std::int64_t inner = n.value * n.hidden;
-  const std::int64_t matrix = n.gradient * n.dim * n.hidden;
-  const std::int64_t copy = n.converts() ? n.product * n.dim * n.hidden : 0;
+  const std::int64_t matrix = n.gradient * n.dim * n.wide;
+  const std::int64_t copy = n.converts() ? n.product * n.dim * n.wide : 0;
   const std::int64_t wide = n.converts() ? n.product * n.hidden : 0;
   // Gradients of queries, keys, values, of attention's output and of what is added to it.
   const cost::Moment attention{
@@ -88,14 +128,15 @@ std::vector<cost::Moment> moments_of_layer(const DecoderSizes& n) {
              .waiting = matrix},
             attention};
   }
+  const std::int64_t rows = n.value * n.rows;
   return {// w2: the gradient of SwiGLU's output, before and after it is rounded.
-          {.token = grad + n.product * n.hidden + (n.converts() ? inner : 0),
+          {.token = grad + rows + n.product * n.hidden + (n.converts() ? inner : 0),
            .along_tp = grad,
            .weights = matrix + copy},
           // SwiGLU: gradients of its output, of both products, and one times the other.
-          {.token = grad + 3 * inner, .waiting = matrix},
+          {.token = grad + rows + 3 * inner, .waiting = matrix},
           // w1 and w3: their gradients, also in the dtype of products; norm(x), then x's gradient.
-          {.token = grad - inner + 2 * wide,
+          {.token = grad + 2 * rows - inner + 2 * wide,
            .whole = n.product * n.dim,
            .weights = 2 * matrix + copy,
            .waiting = matrix},
@@ -142,10 +183,12 @@ cost::TokenBytes token_bytes(const DecoderOptions& options) {
       options.qk_norm()
           ? n.value * (n.q_dim + n.kv_dim) + n.softmax * (options.n_heads() + options.n_kv_heads())
           : 0;
-  // Kept of a layer: x, h; q, out; k, v; the MLP; log-sum-exp; numbers of two norms.
-  return {.layer = n.value * (2 * (n.dim + n.q_dim + n.kv_dim) + n.inner()) + lse + 2 * norm +
-                   head_norms,
+  // Kept of a layer: x, h; q, out; k, v; the MLP, or rows for experts and their results; what the
+  // router keeps; log-sum-exp; numbers of two norms.
+  return {.layer = n.value * (2 * (n.dim + n.q_dim + n.kv_dim) + n.inner() + 2 * n.rows) +
+                   n.routing + lse + 2 * norm + head_norms,
           .input = input,
+          .between = has_experts(options) ? input : 0,
           .kv = n.value * 2 * n.kv_dim,
           .output = n.value * n.q_dim + lse,
           .last = input,
@@ -167,25 +210,27 @@ cost::TokenBytes token_bytes(const DecoderOptions& options) {
 }  // namespace
 
 cost::ModelCost decoder_cost(const DecoderOptions& options) {
-  constexpr const char* kWhat = "recipe: parameters of the model";
   // Widths are below 2^31, so a row of all of a layer's matrices is below 2^36.
   const std::int64_t head_dim = head_dim_of(options);
-  const std::int64_t hidden = (is_swiglu(options) ? 3 : 2) * options.hidden_dim();
-  const std::int64_t row = 2 * (q_dim_of(options) + kv_dim_of(options)) + hidden;
+  const MlpRows mlp = mlp_rows(options);
+  const std::int64_t row = 2 * (q_dim_of(options) + kv_dim_of(options));
   // Checked for 64 times each product, which leaves room for the sums below and for bytes of
   // moments: a layer has at most eight times as many vector parameters as those of matrices.
   const auto product = [&](std::int64_t rows, std::int64_t width) {
-    return checked_product(kWhat, {64, rows, options.dim(), width}) / 64;
+    return checked_product(kCounted, {64, rows, options.dim(), width}) / 64;
   };
-  const std::int64_t matrices = product(options.n_layers(), row);
+  const std::int64_t matrices = product(options.n_layers(), row + mlp.all);
+  const std::int64_t of_token = product(options.n_layers(), row + mlp.of_token);
   const std::int64_t embedding = product(options.vocab_size(), 1);
   const std::int64_t positions = product(options.max_seq_len(), 1);
 
   cost::ModelCost cost;
   cost.layer_parameters = matrices + options.n_layers() * vector_parameters(options);
-  cost.layer_matmul_parameters = matrices;
+  cost.layer_matmul_parameters = of_token;
   cost.kv_parameters = 2 * product(kv_dim_of(options), 1);
-  cost.matmul_parameters = matrices + embedding;
+  cost.matmul_parameters = of_token + embedding;
+  cost.expert_parameters = product(options.n_layers(), mlp.experts);
+  cost.expert_rows = options.moe().num_experts > 0 ? options.moe().top_k : 0;
   cost.first_parameters = embedding + positions;
   cost.last_parameters = norm_parameters(options) + (options.tied() ? 0 : embedding);
   cost.tied = options.tied();

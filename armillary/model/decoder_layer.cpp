@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "armillary/model/decoder_parameters.h"
 #include "armillary/model/row_ops.h"
 
 namespace armillary::model {
@@ -20,7 +21,7 @@ Norm decoder_norm(const DecoderOptions& options, const Weights& weights, const s
 
 at::Tensor DecoderLayer::run(const at::Tensor& x_BLE, const Attend& attend) const {
   const at::Tensor h_BLE = x_BLE + attention(x_BLE, attend);
-  return h_BLE + feed_forward(h_BLE);
+  return has_experts(options) ? h_BLE : h_BLE + feed_forward(h_BLE);
 }
 
 const at::Tensor& DecoderLayer::weight(const char* of) const {

@@ -24,8 +24,9 @@ struct DecoderLayer {
   RotaryAngles angles;
   std::int64_t tokens;  ///< L: those that attention is called with; x has fewer if tp cuts them.
 
-  /// Gives x_BLE of the next layer. Collective if `attend` or `ops` is. Its heads are those of the
-  /// weights: some of the model's along tp. Hands k, then v, to `attend` before q is projected.
+  /// Gives x_BLE of the next layer, or with experts of moe_layer.h. Collective if `attend` or `ops`
+  /// is. Its heads are those of the weights: some of the model's along tp. Hands k, then v, to
+  /// `attend` before q is projected.
   at::Tensor run(const at::Tensor& x_BLE, const Attend& attend) const;
 
  private:
@@ -40,7 +41,7 @@ struct DecoderLayer {
   /// Projections of norm(x) to q, k, v, norms of their heads, rotary positions, attention and its
   /// output projection.
   at::Tensor attention(const at::Tensor& x_BLE, const Attend& attend) const;
-  /// w2 gelu(w1 x), or w2 (silu(w1 x) * w3 x), of norm(x).
+  /// w2 gelu(w1 x), or w2 (silu(w1 x) * w3 x), of norm(x). Without experts.
   at::Tensor feed_forward(const at::Tensor& x_BLE) const;
 };
 

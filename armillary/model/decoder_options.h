@@ -1,5 +1,5 @@
-// decoder_options.h: options of a decoder-only transformer (decoder.h). gpt.h, gpt2.h and llama.h
-// choose them for their models.
+// decoder_options.h: options of a decoder-only transformer (decoder.h). gpt.h, gpt2.h, llama.h and
+// moe.h choose them for their models.
 //
 //   DecoderOptions().dim(128).n_layers(4).n_heads(4)   setters return the options, as in libtorch
 #pragma once
@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "armillary/kernel/cpu/cpu_flags.h"
+#include "armillary/model/moe_options.h"
 #include "armillary/model/recompute.h"
 #include "armillary/model/rope_scaling.h"
 
@@ -52,6 +53,8 @@ struct DecoderOptions {
   TORCH_ARG(RopeScaling, rope_scaling) = RopeScaling();
   TORCH_ARG(std::int64_t, seq_len) = 0;  ///< Tokens of a whole sequence, for rope_scaling.
   TORCH_ARG(bool, tied) = false;         ///< The output matrix is the embedding.
+  /// Experts in the place of the MLP of every layer, which must be SwiGLU and have no biases there.
+  TORCH_ARG(MoeOptions, moe) = {};
   // The way it is computed; results differ by rounding only. native_bf16: see LinearOptions of
   // linear.h. fused: fused_cpu_ops or separate_ops of layer_ops.h. recompute: no bit differs.
   // keep_gathered_inputs: along tp (tensor_parallel.h) the inputs of a layer's products are kept,

@@ -12,11 +12,11 @@ constexpr Init kZeros{.mean = 0};
 constexpr double kDeviation = 0.02;
 
 void add_norm(std::vector<Parameter>& all, const DecoderOptions& options, const std::string& name,
-              const std::string& unit) {
+              const std::vector<std::string>& units) {
   const Shape shape{options.dim()};
-  all.push_back({.name = name + ".weight", .shape = shape, .units = {unit}, .init = kOnes});
+  all.push_back({.name = name + ".weight", .shape = shape, .units = units, .init = kOnes});
   if (options.norm() == NormKind::Rms) return;
-  all.push_back({.name = name + ".bias", .shape = shape, .units = {unit}, .init = kZeros});
+  all.push_back({.name = name + ".bias", .shape = shape, .units = units, .init = kZeros});
 }
 
 /// The cut of a matrix over tp, as a Parameter has it.
@@ -26,6 +26,51 @@ struct MatrixCut {
   std::int64_t piece = 0;
   bool copied = false;
 };
+
+/// Adds router, shared experts and experts of one layer.
+void add_experts(std::vector<Parameter>& all, const DecoderOptions& options, std::int64_t index,
+                 const Init& residual) {
+  const MoeOptions& moe = options.moe();
+  const std::string name = layer_unit(index) + ".moe.";
+  const std::vector<std::string> both{layer_unit(index), experts_unit(index)};
+  const Init init{.deviation = kDeviation};
+  const std::int64_t dim = options.dim();
+  all.push_back({.name = name + "router.gate.weight",
+                 .shape = {moe.num_experts, dim},
+                 .units = both,
+                 .init = init});
+  if (moe.load_balance_coeff > 0) {
+    all.push_back({.name = name + "expert_bias",
+                   .shape = {moe.num_experts},
+                   .units = both,
+                   .init = kZeros,
+                   .sign_rate = moe.load_balance_coeff});
+  }
+  if (moe.num_shared_experts > 0) {
+    const std::int64_t hidden = moe.num_shared_experts * moe.moe_inter_dim;
+    const auto add = [&](const char* of, const Shape& shape, TpSplit placement,
+                         const Init& values) {
+      all.push_back({.name = name + "shared_experts." + of + ".weight",
+                     .shape = shape,
+                     .placement = placement,
+                     .units = both,
+                     .init = values});
+    };
+    add("w1", {hidden, dim}, TpSplit::Columns, init);
+    add("w2", {dim, hidden}, TpSplit::Rows, residual);
+    add("w3", {hidden, dim}, TpSplit::Columns, init);
+  }
+  const auto add = [&](const char* of, std::int64_t out, std::int64_t in, const Init& values) {
+    all.push_back({.name = name + "experts." + of,
+                   .shape = {moe.num_experts, out, in},
+                   .units = {experts_unit(index)},
+                   .init = values,
+                   .is_expert = true});
+  };
+  add("w1", moe.moe_inter_dim, dim, init);
+  add("w2", dim, moe.moe_inter_dim, residual);
+  add("w3", moe.moe_inter_dim, dim, init);
+}
 
 /// Adds the parameters of one layer.
 void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::int64_t index) {
@@ -58,8 +103,10 @@ void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::
   };
   const bool bias = options.bias();
   const bool qkv_bias = bias || options.qkv_bias();
-  add_norm(all, options, unit + ".attention_norm", unit);
-  add_norm(all, options, unit + ".ffn_norm", unit);
+  add_norm(all, options, unit + ".attention_norm", {unit});
+  std::vector<std::string> of_mlp{unit};
+  if (has_experts(options)) of_mlp.push_back(experts_unit(index));
+  add_norm(all, options, unit + ".ffn_norm", of_mlp);
   // With more ranks than KV heads, each has some query heads of one KV head, and all of that.
   const MatrixCut kv_heads{TpSplit::Columns, head, 0, /*copied=*/true};
   add(".attention.wq", {heads, dim}, {TpSplit::Columns, group, head}, init, qkv_bias);
@@ -70,6 +117,7 @@ void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::
     if (!options.qk_norm()) break;
     all.push_back({.name = unit + norm, .shape = {head}, .units = {unit}, .init = kOnes});
   }
+  if (has_experts(options)) return add_experts(all, options, index, residual);
   add(".feed_forward.w1", {hidden, dim}, {TpSplit::Columns}, init, bias);
   add(".feed_forward.w2", {dim, hidden}, {TpSplit::Rows}, residual, bias);
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
@@ -83,9 +131,20 @@ std::string layer_unit(std::int64_t layer) {
   return "layers." + std::to_string(layer);
 }
 
+std::string experts_unit(std::int64_t layer) {
+  return layer_unit(layer) + ".experts";
+}
+
+bool has_experts(const DecoderOptions& options) {
+  return options.moe().num_experts > 0;
+}
+
 std::vector<std::string> decoder_units(const DecoderOptions& options) {
   std::vector<std::string> units{kEmbeddingUnit};
-  for (std::int64_t i = 0; i < options.n_layers(); ++i) units.push_back(layer_unit(i));
+  for (std::int64_t i = 0; i < options.n_layers(); ++i) {
+    units.push_back(layer_unit(i));
+    if (has_experts(options)) units.push_back(experts_unit(i));
+  }
   units.emplace_back(kHeadUnit);
   return units;
 }
@@ -110,7 +169,7 @@ std::vector<Parameter> decoder_parameters(const DecoderOptions& options) {
                    .init = {.deviation = kDeviation}});
   }
   for (std::int64_t i = 0; i < options.n_layers(); ++i) add_layer(all, options, i);
-  add_norm(all, options, "norm", kHeadUnit);
+  add_norm(all, options, "norm", {kHeadUnit});
   if (!options.tied()) {
     all.push_back({.name = "output.weight",
                    .shape = table,

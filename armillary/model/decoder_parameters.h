@@ -13,8 +13,12 @@ inline constexpr const char* kEmbeddingUnit = "embedding";
 inline constexpr const char* kHeadUnit = "head";
 /// "layers.0"; the names of its parameters begin so.
 std::string layer_unit(std::int64_t layer);
+/// "layers.0.experts".
+std::string experts_unit(std::int64_t layer);
 
-/// embedding, layers.0, .., head.
+bool has_experts(const DecoderOptions& options);
+
+/// embedding, layers.0, .., head; with experts layers.0.experts behind layers.0.
 std::vector<std::string> decoder_units(const DecoderOptions& options);
 
 /// Names are those of torchtitan's llama3. Matrices are normal(0, 0.02), those whose product is
@@ -24,6 +28,9 @@ std::vector<std::string> decoder_units(const DecoderOptions& options);
 /// one of them and some of its query heads; some of the MLP's width; and some words; with the
 /// biases of these outputs. It has all of every other bias and of norms and positions; norms of
 /// heads serve the heads that it has.
+///
+/// Experts have the names and shapes of torchtitan's moe, [X, out, in]; they alone are owned by
+/// their unit. Router, shared experts and their norm are of both units of a layer.
 std::vector<Parameter> decoder_parameters(const DecoderOptions& options);
 
 }  // namespace armillary::model

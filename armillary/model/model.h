@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "armillary/model/attend.h"
+#include "armillary/model/expert_parallel.h"
 #include "armillary/model/fields.h"
 #include "armillary/model/parameter.h"
 #include "armillary/model/recompute.h"
@@ -36,6 +37,10 @@ struct ModelInputs {
   /// The ranks along tp, which are given the same inputs and each its ranges of the parameters
   /// (range_of). A model may cut the L tokens over them between units. Null: this rank alone.
   std::shared_ptr<TensorParallel> tensor_parallel = {};
+  /// The ranks along ep, each with its experts of parameters that have them and with tokens of its
+  /// own. Null: this rank alone.
+  std::shared_ptr<ExpertParallel> expert_parallel = {};
+  SequencesOfPass sequences = {};  ///< Those of the L tokens.
 
   /// The tokens of the pass as they are cut. One rank is as none.
   TokenShards token_shards() const;

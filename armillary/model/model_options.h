@@ -22,10 +22,10 @@ struct ModelOptions {
   double norm_eps = 1e-5;  ///< RMSNorm's, or LayerNorm's in gpt2.
   /// Whether the output matrix is the embedding. A recipe of gpt2 begins with true.
   bool enable_weight_tying = false;
-  double rope_theta = 10000;  ///< Key of gpt and llama, which have rotary positions.
+  double rope_theta = 10000;  ///< Key of all but gpt2, which have rotary positions.
   /// Key of gpt2, which has learned positions: the most tokens of a sequence.
   std::int64_t max_seq_len = 4096;
-  // Keys of llama alone. For hidden_dim 0:
+  // Keys of llama and moe alone. For hidden_dim 0:
   std::int64_t multiple_of = 256;  ///< The width is rounded up to a multiple of it.
   double ffn_dim_multiplier = 1;   ///< Factor of 8/3 dim.
   // For its relatives (llama.h).
@@ -36,6 +36,17 @@ struct ModelOptions {
   /// Keys that a token sees, itself included; 0: all before it. The mask of the recipe must say so:
   /// a model knows no masks.
   std::int64_t sliding_window = 0;
+  // Keys of moe alone, as in MoeOptions (moe_options.h).
+  std::int64_t num_experts = 8;
+  std::int64_t num_shared_experts = 0;
+  std::int64_t top_k = 2;
+  std::int64_t moe_inter_dim = 0;  ///< 0: the width of an MLP of llama.
+  std::string score_func = "softmax";
+  bool route_norm = true;
+  double route_scale = 1;
+  double router_aux_loss_coef = 0.01;
+  std::string balance_over = "sequence";
+  double load_balance_coeff = 0;
 
   /// Sizes that follow from the keys.
   std::int64_t head_width() const { return head_dim == 0 ? dim / n_heads : head_dim; }

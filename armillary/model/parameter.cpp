@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "armillary/core/error.h"
@@ -118,7 +119,24 @@ GlobalRange range_of(const Parameter& parameter, int index, int ranks) {
   return range;
 }
 
+GlobalRange expert_range_of(const Parameter& parameter, int index, int ranks) {
+  GlobalRange range = whole_of(parameter.shape);
+  const std::int64_t experts = parameter.shape.empty() ? 0 : parameter.shape[0];
+  if (ranks > experts) {
+    fail<InvalidArgument>(
+        "model: parameter {} [{}] of {} experts over ep {}; at most one rank an expert is "
+        "required; nearest: ep {}",
+        quote(parameter.name), fmt::join(parameter.shape, ", "), experts, ranks,
+        std::max<std::int64_t>(experts, 1));
+  }
+  const EvenPart part = even_part(experts, index, ranks);
+  range.begin[0] = part.begin;
+  range.size[0] = part.size;
+  return range;
+}
+
 int copies_along_tp(const Parameter& parameter, int ranks) {
+  if (parameter.is_expert) return 1;
   if (parameter.placement == TpSplit::Whole) return ranks;
   const std::int64_t grains = parameter.shape[cut_dim(parameter.placement)] / parameter.grain;
   return parameter.copied && ranks > grains ? static_cast<int>(ranks / grains) : 1;
@@ -133,6 +151,7 @@ void check_parameters(std::span<const Parameter> parameters, std::span<const std
                           quote(unit));
   }
   std::set<std::string> names;
+  std::map<std::string, bool> owners;  // whether a unit owns experts
   for (const Parameter& parameter : parameters) {
     if (!names.insert(parameter.name).second) {
       fail<InvalidArgument>("model: two parameters have the name {}; a name each is required",
@@ -144,6 +163,12 @@ void check_parameters(std::span<const Parameter> parameters, std::span<const std
     }
     check_units(parameter, units);
     range_of(parameter, 0, tp);
+    const auto [owner, is_new] = owners.try_emplace(parameter.units.front(), parameter.is_expert);
+    if (owner->second == parameter.is_expert) continue;
+    fail<InvalidArgument>(
+        "model: unit {} owns experts and other parameters, such as {}; a unit of its own for "
+        "experts is required",
+        quote(owner->first), quote(parameter.name));
   }
 }
 

@@ -44,6 +44,12 @@ struct Parameter {
   /// The grain is cut on, in pieces of this size: the query heads of a KV head. 0: it is not.
   std::int64_t piece = 0;
   bool copied = false;  ///< Each of them has all of the grain: a KV head.
+  /// Dim 0 are experts, which ranks along ep divide (expert_range_of). Ranks along tp do not: each
+  /// has tokens of its own for them. A unit that owns experts owns nothing else.
+  bool is_expert = false;
+  /// Above 0: no weight, but a number that an update moves by this against the sign of its
+  /// gradient, which counts in no norm.
+  double sign_rate = 0;
 };
 
 /// The part of rank `index` of `ranks` along tp: grains [i n / P, (i + 1) n / P) of n. Shards may
@@ -54,14 +60,20 @@ struct Parameter {
 /// a multiple of grains that can be shared and each gets a piece; with the nearest legal choice.
 GlobalRange range_of(const Parameter& parameter, int index, int ranks);
 
+/// The part of rank `index` of `ranks` along ep of a parameter of experts: [i X / P, (i + 1) X / P)
+/// of X. @throws InvalidArgument for more ranks than experts.
+GlobalRange expert_range_of(const Parameter& parameter, int index, int ranks);
+
 /// The number of ranks along tp that have the same range of a parameter, the neighbours with the
 /// same index / copies. Each uses it for tokens or heads of its own, so its gradient is partial: it
 /// is to be summed over exactly these ranks, and a norm counts the parameter on one of them. 1: a
-/// range of its own, whose gradient is whole. Requires legal ranks.
+/// range of its own, whose gradient is whole, or experts, whose ranks are others. Requires legal
+/// ranks.
 int copies_along_tp(const Parameter& parameter, int ranks);
 
 /// Checks the parameters of a model with these units on `tp` ranks: units have names of their own,
-/// and each parameter has one too, a shape, and units that are declared. @throws InvalidArgument.
+/// and each parameter has one too, a shape, and units that are declared; experts are owned by units
+/// of their own. @throws InvalidArgument.
 void check_parameters(std::span<const Parameter> parameters, std::span<const std::string> units,
                       int tp);
 

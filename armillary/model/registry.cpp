@@ -9,6 +9,7 @@
 #include "armillary/model/gpt.h"
 #include "armillary/model/gpt2.h"
 #include "armillary/model/llama.h"
+#include "armillary/model/moe.h"
 
 namespace armillary::model {
 namespace {
@@ -42,7 +43,8 @@ void check_head_dim(const ModelOptions& model) {
 
 /// The heads divide dim, evenly if positions are rotary, or have a size of their own.
 void check_heads(const ModelOptions& model) {
-  if (model.name == "llama" && model.head_dim > 0) return check_head_dim(model);
+  const bool has_head_dim = model.name == "llama" || model.name == "moe";
+  if (has_head_dim && model.head_dim > 0) return check_head_dim(model);
   if (model.name == "gpt2") {
     if (model.dim % model.n_heads == 0) return;
     fail<InvalidArgument>(
@@ -64,11 +66,33 @@ void check_heads(const ModelOptions& model) {
   }
 }
 
+/// Keys of experts and of their router.
+void add_expert_keys(Section& section, ModelOptions& m) {
+  const Range size = between(1, kMaxSize);
+  const Range size_or_none = between(0, kMaxSize);
+  const std::vector<Key> keys{
+      {"num_experts", &m.num_experts, "experts of a layer", size},
+      {"num_shared_experts", &m.num_shared_experts, "experts of every token beside them",
+       size_or_none},
+      {"top_k", &m.top_k, "experts of a token", size},
+      {"moe_inter_dim", &m.moe_inter_dim, "width of an expert; 0: hidden_dim", size_or_none},
+      {"score_func", &m.score_func, "scores of the router", router_score_names()},
+      {"route_norm", &m.route_norm, "scores of a token's experts are divided by their sum"},
+      {"route_scale", &m.route_scale, "then they are multiplied by it", above_zero()},
+      {"router_aux_loss_coef", &m.router_aux_loss_coef,
+       "factor of the balance loss of a layer, which is not in the printed loss", at_least(0)},
+      {"balance_over", &m.balance_over, "tokens whose experts it counts: batch is one pass",
+       balance_group_names()},
+      {"load_balance_coeff", &m.load_balance_coeff,
+       "step of a bias that balances the choice; 0: none", at_least(0)}};
+  section.keys.insert(section.keys.end(), keys.begin(), keys.end());
+}
+
 }  // namespace
 
 // decoder_options, below, takes one of these.
 const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names{"gpt", "gpt2", "llama"};
+  static const std::vector<std::string> names{"gpt", "gpt2", "llama", "moe"};
   return names;
 }
 
@@ -83,7 +107,8 @@ Section section_of(ModelOptions& m) {
   const Range size = between(1, kMaxSize);
   // 0 stands for the model's own choice.
   const Range size_or_default = between(0, kMaxSize);
-  const bool is_llama = m.name == "llama";
+  const bool is_moe = m.name == "moe";
+  const bool is_llama = m.name == "llama" || is_moe;
   const bool is_gpt2 = m.name == "gpt2";
   Section section{
       "model",
@@ -127,11 +152,13 @@ Section section_of(ModelOptions& m) {
     section.keys.push_back(
         {"ffn_dim_multiplier", &m.ffn_dim_multiplier, "factor of hidden_dim 0", above_zero(1e9)});
   }
+  if (is_moe) add_expert_keys(section, m);
   return section;
 }
 
 void check_model(const ModelOptions& model) {
   check_heads(model);
+  if (model.name == "moe") check_moe(model);
   // Every KV head serves as many query heads.
   if (model.n_heads % model.kv_heads() != 0) {
     fail<InvalidArgument>(
@@ -150,6 +177,7 @@ void check_model(const ModelOptions& model) {
 
 DecoderOptions decoder_options(const ModelOptions& options) {
   if (options.name == "llama") return llama_options(options);
+  if (options.name == "moe") return moe_options(options);
   return options.name == "gpt2" ? gpt2_options(options) : gpt_options(options);
 }
 

@@ -19,7 +19,7 @@
 
 namespace armillary::model {
 
-/// Legal values of model.name: "gpt", "gpt2", "llama".
+/// Legal values of model.name: "gpt", "gpt2", "llama", "moe".
 const std::vector<std::string>& model_names();
 
 /// The options with which a recipe of this model begins: those of ModelOptions, but gpt2's output
