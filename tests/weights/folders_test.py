@@ -47,6 +47,13 @@ def test_qwens_are_exported(tmp_path, name):
     check_export(tmp_path, name, parallelism__context_parallel_degree=2)
 
 
+@pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "qwen3_moe_raw"])
+def test_experts_are_exported(tmp_path, name):
+    check_export(
+        tmp_path, name, parallelism__context_parallel_degree=2, parallelism__expert_parallel_degree=2
+    )
+
+
 def check_export(tmp_path, name, **keys):
     source = tmp_path / "model"
     tiny(name).save_pretrained(source)
@@ -67,13 +74,16 @@ def test_loss_and_gradient_are_those_of_transformers(tmp_path):
     """With biases, norms of heads have a test in C++; here a window and a scaling, in training."""
     from transformers import AutoModelForCausalLM
 
-    for name in ("mistral", "qwen3", "qwen2", "yarn"):
+    for name in ("mistral", "qwen3", "qwen2", "yarn", "mixtral", "qwen3_moe"):
         source = tmp_path / name
         tiny(name).save_pretrained(source)
         text = bytes(range(32, 126)) + b"abc"
         (tmp_path / "text.md").write_bytes(text)
         run_folder = tmp_path / f"run_{name}"
-        output_of(*train(run_folder, source, training__dataset_path=tmp_path / "text.md"))
+        keys = {"training__dataset_path": tmp_path / "text.md"}
+        if name in ("mixtral", "qwen3_moe"):  # no part of the loss, but of the gradient
+            keys["model__router_aux_loss_coef"] = 0
+        output_of(*train(run_folder, source, **keys))
         first = json.loads((run_folder / "metrics.jsonl").read_text().splitlines()[0])
         model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="eager")
         tokens = torch.tensor(list(text))
@@ -91,7 +101,7 @@ def test_what_is_not_obeyed_is_refused_by_name(tmp_path):
     whole = json.loads((source / "config.json").read_text())
     for change, text in (
         ({"quantization_config": {"bits": 4}}, 'quantization_config = {"bits":4}, which is not obeyed here'),
-        ({"model_type": "gemma2"}, "llama, mistral, qwen2 or qwen3 is required"),
+        ({"model_type": "gemma2"}, "llama, mistral, qwen2, qwen3, mixtral or qwen3_moe is required"),
         ({"attention_bias": True}, "attention_bias = true; false is required"),
         (
             {"rope_parameters": {"rope_type": "proportional"}},

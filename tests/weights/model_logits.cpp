@@ -4,7 +4,8 @@
 //   model_logits PATH TOKENS LOGITS CP TP STRATEGY
 //
 // TOKENS is a safetensors file with `tokens`, int64 [S]; LOGITS becomes one with `logits`, fp32
-// [S, V]. The mask is causal, with the window of the model if it has one.
+// [S, V]. The mask is causal, with the window of the model if it has one. All ranks share the
+// experts of a model that has some.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -30,6 +31,7 @@
 #include "armillary/train/attend_over_ranks.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/data.h"
+#include "armillary/train/expert_parallel_over_ranks.h"
 #include "armillary/train/recipe_parts.h"
 #include "armillary/train/store.h"
 #include "armillary/train/tensor_parallel_over_ranks.h"
@@ -55,7 +57,10 @@ void compute_logits(const comm::Mesh& mesh, const train::Recipe& recipe, const s
   comm::Communicator& cp = mesh.along(MeshAxis::Cp);
   comm::Communicator& tp = mesh.along(MeshAxis::Tp);
   const std::unique_ptr<model::Model> model = train::make_model(recipe);
-  train::Store store(*model, 1, {.tp = tp.world() > 1 ? &tp : nullptr});
+  comm::Communicator& world = mesh.world();
+  comm::Communicator* const ep =
+      train::has_experts(*model) && world.world() > 1 ? &world : nullptr;
+  train::Store store(*model, 1, {.tp = tp.world() > 1 ? &tp : nullptr, .ep = ep});
   train::load_parameters(path, recipe.model, store);
 
   const plan::Mask mask =
@@ -69,7 +74,10 @@ void compute_logits(const comm::Mesh& mesh, const train::Recipe& recipe, const s
       .positions_L = positions_L,
       .attends = train::attend_over_ranks(
           cp, {.mask = mask, .layout = layout, .strategy = recipe.parallelism.strategy}),
-      .tensor_parallel = tp.world() > 1 ? train::tensor_parallel_over_ranks(tp) : nullptr};
+      .tensor_parallel = tp.world() > 1 ? train::tensor_parallel_over_ranks(tp) : nullptr,
+      .expert_parallel = ep == nullptr
+                             ? nullptr
+                             : train::expert_parallel_over_ranks({ep, &world, &world})};
   const at::NoGradGuard no_grad;
   const at::Tensor mine_LV = model::run_units(
                                  *model, [&](int unit) { return store.use(unit); }, inputs)

@@ -79,7 +79,7 @@ class GgufModelReader {
     model.rope_scaling = model::to_string(read_scaling());
     read_vocabulary(model);
     model.enable_weight_tying = file_.find("output.weight") == nullptr;
-    // Experts are not built; the length of the first training changes nothing.
+    // Experts of these files are not read; the length of the first training changes nothing.
     require_none("expert_count");
     require_none("expert_used_count");
     value("context_length");

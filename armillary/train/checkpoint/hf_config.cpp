@@ -18,6 +18,7 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
 #include "armillary/model/rope_scaling.h"
+#include "armillary/train/checkpoint/expert_folder.h"
 #include "armillary/train/checkpoint/hf_rope.h"
 #include "armillary/train/checkpoint/model_config.h"
 #include "armillary/train/packed_text.h"
@@ -27,14 +28,15 @@ namespace {
 
 using Config = nlohmann::json;
 
-/// A model of transformers whose layers are those of a llama here.
+/// A model of transformers whose layers are those of a llama or a moe here.
 struct HfFamily {
   std::string_view model_type;
   std::string_view architecture;
 };
 constexpr std::array kHfFamilies{
-    HfFamily{"llama", "LlamaForCausalLM"}, HfFamily{"mistral", "MistralForCausalLM"},
-    HfFamily{"qwen2", "Qwen2ForCausalLM"}, HfFamily{"qwen3", "Qwen3ForCausalLM"}};
+    HfFamily{"llama", "LlamaForCausalLM"},     HfFamily{"mistral", "MistralForCausalLM"},
+    HfFamily{"qwen2", "Qwen2ForCausalLM"},     HfFamily{"qwen3", "Qwen3ForCausalLM"},
+    HfFamily{"mixtral", "MixtralForCausalLM"}, HfFamily{"qwen3_moe", "Qwen3MoeForCausalLM"}};
 
 /// Keys that change no logits of a whole sequence.
 constexpr auto kWithoutEffect = std::to_array<std::string_view>({"_attn_implementation",
@@ -55,6 +57,7 @@ constexpr auto kWithoutEffect = std::to_array<std::string_view>({"_attn_implemen
                                                                  "min_length",
                                                                  "output_attentions",
                                                                  "output_hidden_states",
+                                                                 "output_router_logits",
                                                                  "pad_token_id",
                                                                  "pretraining_tp",
                                                                  "problem_type",
@@ -81,7 +84,8 @@ class HfConfigReader {
 
   model::ModelOptions read() {
     const std::string family = read_family();
-    model::ModelOptions model = model::default_options("llama");
+    const bool has_experts = family == "mixtral" || family == "qwen3_moe";
+    model::ModelOptions model = model::default_options(has_experts ? "moe" : "llama");
     model.vocab_size = size("vocab_size");
     model.dim = size("hidden_size");
     model.hidden_dim = size("intermediate_size");
@@ -91,7 +95,8 @@ class HfConfigReader {
     model.norm_eps = number("rms_norm_eps", 1e-6);
     model.enable_weight_tying = flag("tie_word_embeddings");
     model.qkv_bias = family == "qwen2";
-    model.qk_norm = family == "qwen3";
+    model.qk_norm = family == "qwen3" || family == "qwen3_moe";
+    if (has_experts) read_experts(family, model);
     model.sliding_window = read_window(family, model.n_layers);
     read_rope(family, model);
     // Features that are not built, unless their values leave them out.
@@ -134,11 +139,12 @@ class HfConfigReader {
     return number.get<std::int64_t>();
   }
 
-  double number(const std::string& key, double otherwise) {
+  double number(const std::string& key, double otherwise, bool may_be_0 = false) {
     const Config& number = value(key);
     if (number.is_null()) return otherwise;
-    if (!number.is_number() || !(number.get<double>() > 0)) refuse(key, "a number above 0");
-    return number.get<double>();
+    const double entry = number.is_number() ? number.get<double>() : -1;
+    if (entry > 0 || (may_be_0 && entry == 0)) return entry;
+    refuse(key, may_be_0 ? "a number from 0 on" : "a number above 0");
   }
 
   bool flag(const std::string& key) {
@@ -176,12 +182,33 @@ class HfConfigReader {
     model.n_kv_heads =
         has_default ? size("num_key_value_heads", model.n_heads) : size("num_key_value_heads");
     const bool is_whole = model.dim % model.n_heads == 0;
-    // 128 in Qwen3 whatever the other sizes.
+    // 128 in Qwen3, but not in its mixtures, whatever the other sizes.
     std::optional<std::int64_t> otherwise;
     if (is_whole) otherwise = model.dim / model.n_heads;
     if (family == "qwen3" && !config_.contains("head_dim")) otherwise = 128;
     const std::int64_t head_dim = size("head_dim", otherwise);
     if (!is_whole || head_dim != model.dim / model.n_heads) model.head_dim = head_dim;
+  }
+
+  /// Experts and their router, with the defaults of transformers.
+  void read_experts(const std::string& family, model::ModelOptions& model) {
+    const bool is_qwen = family == "qwen3_moe";
+    // Version 5 writes the name of Mixtral for both.
+    const bool has_own_name = is_qwen && config_.contains("num_experts");
+    model.num_experts = size(has_own_name ? "num_experts" : "num_local_experts", is_qwen ? 128 : 8);
+    if (has_own_name) require("num_local_experts", model.num_experts);
+    model.top_k = size("num_experts_per_tok", is_qwen ? 8 : 2);
+    model.router_aux_loss_coef = number("router_aux_loss_coef", 0.001, /*may_be_0=*/true);
+    if (is_qwen) {
+      model.hidden_dim = size("moe_intermediate_size", 768);
+      model.route_norm = flag("norm_topk_prob");
+      // Experts in every layer.
+      require("decoder_sparse_step", 1);
+      require("mlp_only_layers", Config::array());
+    } else {
+      require("router_jitter_noise", 0);
+    }
+    model.moe_inter_dim = model.hidden_dim;
   }
 
   /// Tokens of the window of every layer; 0: none.
@@ -193,17 +220,23 @@ class HfConfigReader {
       return is_left_out || !value("sliding_window").is_null() ? size("sliding_window", kDefault)
                                                                : 0;
     }
+    if (family == "mixtral") {
+      return value("sliding_window").is_null() ? 0 : size("sliding_window");
+    }
     // Qwen: without the flag the other keys change nothing.
     const bool uses = flag("use_sliding_window");
     std::int64_t window = 0;
     std::int64_t full_layers = n_layers;  // the first ones, which have no window
     if (uses) {
       window = size("sliding_window", kDefault);
+      // Versions of Qwen3-MoE differ in what they make of others.
+      if (family == "qwen3_moe") require("max_window_layers", 0);
       const Config& full = value("max_window_layers");
       if (!full.is_null() && (!full.is_number_integer() || full < 0)) {
         refuse("max_window_layers", "a whole number from 0 on");
       }
-      full_layers = full.is_null() ? 28 : full.get<std::int64_t>();
+      const std::int64_t otherwise = family == "qwen3_moe" ? 0 : 28;
+      full_layers = full.is_null() ? otherwise : full.get<std::int64_t>();
     } else {
       value("sliding_window");
       value("max_window_layers");
@@ -231,8 +264,12 @@ class HfConfigReader {
 
   void read_rope(const std::string& family, model::ModelOptions& model) {
     // The defaults of transformers.
-    const std::int64_t otherwise = family == "llama" ? 2048 : family == "mistral" ? 131072 : 32768;
+    const bool is_mistral = family == "mistral" || family == "mixtral";
+    const std::int64_t otherwise = family == "llama" ? 2048 : is_mistral ? 131072 : 32768;
     const std::int64_t positions = size("max_position_embeddings", otherwise);
+    // 10000 or 1000000, as the version is.
+    const bool has_theta = !value("rope_theta").is_null() || !value("rope_parameters").is_null();
+    if (family == "mixtral" && !has_theta) refuse("rope_theta", "a number above 0");
     const HfRope rope = read_hf_rope(path_, {.scaling = value("rope_scaling"),
                                              .parameters = value("rope_parameters"),
                                              .theta = value("rope_theta"),
@@ -259,10 +296,14 @@ class HfConfigReader {
 
 /// The family that computes what the model does.
 const HfFamily& family_of(const model::ModelOptions& model) {
+  if (model.name == "moe") {
+    check_hf_experts(model);
+    return kHfFamilies[model.qk_norm ? 5 : 4];
+  }
   if (model.name != "llama") {
     fail<InvalidArgument>(
-        "export: model.name {} in format hf; llama, which transformers has too, is required; "
-        "nearest: --format armillary",
+        "export: model.name {} in format hf; llama or moe, which transformers has too, is "
+        "required; nearest: --format armillary",
         model.name);
   }
   if (model.qkv_bias && model.qk_norm) {
@@ -280,13 +321,32 @@ const HfFamily& family_of(const model::ModelOptions& model) {
 void add_window(Config& config, const model::ModelOptions& model) {
   const bool has = model.sliding_window > 0;
   const Config window = has ? Config(model.sliding_window) : Config();
-  if (config["model_type"] == "mistral") config["sliding_window"] = window;
+  const bool is_mistral = config["model_type"] == "mistral" || config["model_type"] == "mixtral";
+  if (is_mistral) config["sliding_window"] = window;
   if (!model.qkv_bias && !model.qk_norm) return;
   config["use_sliding_window"] = has;
   config["sliding_window"] = window;
+  if (model.name == "moe") return;  // one window for all layers
   config["max_window_layers"] = has ? 0 : model.n_layers;
   config["layer_types"] = std::vector<std::string>(static_cast<std::size_t>(model.n_layers),
                                                    has ? "sliding_attention" : "full_attention");
+}
+
+/// Adds the keys of experts and their router.
+void add_experts(Config& config, const model::ModelOptions& model) {
+  if (model.name != "moe") return;
+  const model::MoeOptions moe = model::decoder_options(model).moe();
+  config["intermediate_size"] = moe.moe_inter_dim;
+  config["num_experts_per_tok"] = moe.top_k;
+  config["num_local_experts"] = moe.num_experts;
+  config["router_aux_loss_coef"] = moe.router_aux_loss_coef;
+  config["output_router_logits"] = false;
+  if (config["model_type"] == "mixtral") return;
+  config["num_experts"] = moe.num_experts;
+  config["moe_intermediate_size"] = moe.moe_inter_dim;
+  config["norm_topk_prob"] = moe.route_norm;
+  config["decoder_sparse_step"] = 1;
+  config["mlp_only_layers"] = Config::array();
 }
 
 }  // namespace
@@ -317,6 +377,7 @@ Config hf_config(const model::ModelOptions& model, std::int64_t seq_len, const s
                 {"pad_token_id", nullptr},
                 {"dtype", dtype},
                 {"torch_dtype", dtype}};
+  add_experts(config, model);
   add_window(config, model);
   add_hf_rope(config, {.theta = options.rope_theta(), .scaling = options.rope_scaling()}, seq_len);
   return config;

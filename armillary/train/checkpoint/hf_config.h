@@ -1,5 +1,5 @@
 // hf_config.h: config.json of transformers: Llama 2 and 3, SmolLM2, Mistral, Qwen2 and Qwen3, as
-// the keys of [model] of a llama (model/llama.h).
+// the keys of [model] of a llama (model/llama.h), Mixtral and Qwen3-MoE as those of a moe.
 //
 //   config.json --read_hf_config--> ModelOptions --hf_config--> config.json
 //

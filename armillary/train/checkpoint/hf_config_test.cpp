@@ -79,6 +79,23 @@ constexpr const char* kQwen3 = R"({"architectures": ["Qwen3ForCausalLM"], "atten
   "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8,
   "rms_norm_eps": 1e-06, "rope_scaling": null, "rope_theta": 1000000, "sliding_window": null,
   "tie_word_embeddings": true, "use_sliding_window": false, "vocab_size": 151936})";
+constexpr const char* kMixtral = R"({"architectures": ["MixtralForCausalLM"],
+  "attention_dropout": 0.0, "hidden_act": "silu", "hidden_size": 4096,
+  "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mixtral",
+  "num_attention_heads": 32, "num_experts_per_tok": 2, "num_hidden_layers": 32,
+  "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": false,
+  "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02,
+  "sliding_window": null, "tie_word_embeddings": false, "vocab_size": 32000})";
+constexpr const char* kQwen3Moe = R"({"architectures": ["Qwen3MoeForCausalLM"],
+  "attention_bias": false, "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu",
+  "hidden_size": 2048, "intermediate_size": 6144, "max_position_embeddings": 40960,
+  "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe",
+  "moe_intermediate_size": 768, "norm_topk_prob": true, "num_attention_heads": 32,
+  "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48,
+  "num_key_value_heads": 4, "output_router_logits": false, "rms_norm_eps": 1e-06,
+  "rope_scaling": null, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+  "sliding_window": null, "tie_word_embeddings": false, "use_sliding_window": false,
+  "vocab_size": 151936})";
 
 TEST(HfConfig, PublishedConfigsAreModelsOfTheirSizes) {
   const auto read = [](const char* text) { return read_hf_config("c.json", parsed(text)); };
@@ -105,8 +122,20 @@ TEST(HfConfig, PublishedConfigsAreModelsOfTheirSizes) {
   EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_EQ(qwen3.head_dim, 128);
   EXPECT_EQ(model::model_cost(qwen3, {}).parameters, 596049920);
+
+  const model::ModelOptions mixtral = read(kMixtral);
+  EXPECT_EQ(mixtral.name, "moe");
+  EXPECT_EQ(mixtral.top_k, 2);
+  EXPECT_TRUE(mixtral.route_norm);
+  EXPECT_EQ(model::model_cost(mixtral, {}).parameters, 46702792704);
+
+  const model::ModelOptions qwen3_moe = read(kQwen3Moe);
+  EXPECT_TRUE(qwen3_moe.qk_norm);
+  EXPECT_EQ(qwen3_moe.num_experts, 128);
+  EXPECT_EQ(qwen3_moe.moe_inter_dim, 768);
+  EXPECT_EQ(model::model_cost(qwen3_moe, {}).parameters, 30532122624);
   // The config that is written is read as the same model.
-  for (const char* text : {kSmolLm2, kLlama31, kMistral, kQwen2, kQwen3}) {
+  for (const char* text : {kSmolLm2, kLlama31, kMistral, kQwen2, kQwen3, kMixtral, kQwen3Moe}) {
     const model::ModelOptions model = read(text);
     const nlohmann::json config = hf_config(model, 64);
     EXPECT_EQ(config["architectures"], parsed(text)["architectures"]);
@@ -116,6 +145,11 @@ TEST(HfConfig, PublishedConfigsAreModelsOfTheirSizes) {
     EXPECT_EQ(again.qkv_bias, model.qkv_bias) << text;
     EXPECT_EQ(again.qk_norm, model.qk_norm) << text;
     EXPECT_EQ(again.head_width(), model.head_width()) << text;
+    EXPECT_EQ(again.num_experts, model.num_experts) << text;
+    EXPECT_EQ(again.top_k, model.top_k) << text;
+    EXPECT_EQ(again.moe_inter_dim, model.moe_inter_dim) << text;
+    EXPECT_EQ(again.route_norm, model.route_norm) << text;
+    EXPECT_EQ(again.router_aux_loss_coef, model.router_aux_loss_coef) << text;
   }
 }
 
@@ -179,6 +213,41 @@ TEST(HfConfig, WindowsAreOfAllLayersOrNone) {
                  "sliding_window = 7, which is not obeyed here");
 }
 
+TEST(HfConfig, ExpertsAreInEveryLayer) {
+  const std::string theta = R"({"rope_theta": 10000, )";
+  const model::ModelOptions mixtral = read_small("mixtral", theta + R"("sliding_window": 7})");
+  EXPECT_EQ(mixtral.num_experts, 8) << "the defaults of transformers";
+  EXPECT_EQ(mixtral.top_k, 2);
+  EXPECT_EQ(mixtral.moe_inter_dim, 96);
+  EXPECT_EQ(mixtral.sliding_window, 7);
+  EXPECT_EQ(read_small("mixtral", theta + R"("head_dim": null})").sliding_window, 0);
+  const model::ModelOptions qwen =
+      read_small("qwen3_moe", R"({"moe_intermediate_size": 24, "num_local_experts": 10})");
+  EXPECT_EQ(qwen.num_experts, 10) << "as version 5 writes it";
+  EXPECT_EQ(qwen.top_k, 8);
+  EXPECT_EQ(qwen.moe_inter_dim, 24);
+  EXPECT_FALSE(qwen.route_norm);
+  EXPECT_EQ(qwen.head_width(), 16);
+  EXPECT_EQ(read_small("qwen3_moe", R"({"use_sliding_window": true, "sliding_window": 9})")
+                .sliding_window,
+            9);
+  expect_refused("qwen3_moe", R"({"mlp_only_layers": [0]})", "mlp_only_layers = [0]; [] is");
+  expect_refused("qwen3_moe", R"({"decoder_sparse_step": 2})", "decoder_sparse_step = 2; 1 is");
+  expect_refused("qwen3_moe", R"({"num_experts": 6, "num_local_experts": 7})",
+                 "num_local_experts = 7; 6 is required");
+  expect_refused("qwen3_moe", R"({"use_sliding_window": true, "max_window_layers": 1})",
+                 "max_window_layers = 1; 0 is required");
+  expect_refused("qwen3_moe", R"({"shared_expert_intermediate_size": 8})",
+                 "shared_expert_intermediate_size = 8, which is not obeyed");
+  expect_refused("mixtral", theta + R"("router_jitter_noise": 0.1})",
+                 "router_jitter_noise = 0.1; 0 is required");
+  expect_refused("mixtral", theta + R"("num_experts_per_tok": 9})", "model.top_k 9");
+  expect_refused("mixtral", theta + R"("router_aux_loss_coef": -1})",
+                 "router_aux_loss_coef = -1; a number from 0 on");
+  expect_refused("mixtral", "{}", "has no rope_theta; a number above 0 is required");
+  expect_refused("qwen2_moe", "{}", "model_type = \"qwen2_moe\"");
+}
+
 TEST(HfConfig, WhatIsNotObeyedIsRefusedByName) {
   expect_refused("llama", R"({"quantization_config": {"bits": 4}})",
                  "quantization_config = {\"bits\":4}, which is not obeyed here");
@@ -188,7 +257,8 @@ TEST(HfConfig, WhatIsNotObeyedIsRefusedByName) {
   expect_refused("llama", R"({"mlp_bias": true})", "mlp_bias = true; false is required");
   expect_refused("llama", R"({"architectures": ["LlamaForSequenceClassification"]})",
                  "[\"LlamaForCausalLM\"] is required");
-  expect_refused("gemma2", "{}", "model_type = \"gemma2\"; llama, mistral, qwen2 or qwen3");
+  expect_refused("gemma2", "{}",
+                 "model_type = \"gemma2\"; llama, mistral, qwen2, qwen3, mixtral or qwen3_moe");
   expect_refused("llama", R"({"num_attention_heads": 0})", "num_attention_heads = 0; a whole");
   expect_refused("llama", R"({"num_key_value_heads": 3})", "model.n_kv_heads 3");
   expect_refused("llama", R"({"num_hidden_layers": 5000})", "model.n_layers = 5000");

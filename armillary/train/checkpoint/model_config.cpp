@@ -17,12 +17,15 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
 #include "armillary/model/rope_scaling.h"
+#include "armillary/train/checkpoint/expert_folder.h"
 #include "armillary/train/checkpoint/hf_config.h"
 
 namespace armillary::train {
 namespace {
 
 using Config = nlohmann::json;
+
+constexpr const char* kOwnType = "armillary";
 
 /// Part of our name, and the same part as transformers has it.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 13> kHfNames{{
@@ -53,7 +56,7 @@ Config own_computed(model::ModelOptions model) {
     if (key.name == "vocab_size") continue;
     keys[key.name] = value_of(key);
   }
-  return {{"model_type", "armillary"}, {"vocab_size", model.vocab_size}, {"model", keys}};
+  return {{"model_type", kOwnType}, {"vocab_size", model.vocab_size}, {"model", keys}};
 }
 
 /// The same model with every size given, and without the rule for the width of the MLP.
@@ -63,7 +66,13 @@ model::ModelOptions with_sizes(model::ModelOptions model) {
   model.n_kv_heads = model.kv_heads();
   model.multiple_of = defaults.multiple_of;
   model.ffn_dim_multiplier = defaults.ffn_dim_multiplier;
-  if (model.name != "llama") return model;
+  if (model.name == "moe") {
+    model.hidden_dim = model.moe_inter_dim = model::decoder_options(model).moe().moe_inter_dim;
+    // These change gradients alone.
+    model.router_aux_loss_coef = defaults.router_aux_loss_coef;
+    model.balance_over = defaults.balance_over;
+  }
+  if (model.name != "llama" && model.name != "moe") return model;
   model.head_dim = model.head_width();
   model.rope_scaling = model::to_string(model::parse_rope_scaling(model.rope_scaling));
   return model;
@@ -148,7 +157,7 @@ Config model_config(const model::ModelOptions& model, std::int64_t seq_len, Fold
 }
 
 FolderFormat format_of(const Config& config) {
-  const bool is_ours = config.is_object() && config.value("model_type", Config()) == "armillary";
+  const bool is_ours = config.is_object() && config.value("model_type", Config()) == kOwnType;
   return is_ours ? FolderFormat::Armillary : FolderFormat::Hf;
 }
 
@@ -193,8 +202,9 @@ void check_same_model(const std::string& path, const model::ModelOptions& there,
   }
 }
 
-std::string folder_name(const std::string& parameter, FolderFormat format) {
-  if (format == FolderFormat::Armillary) return parameter;
+std::string folder_name(const std::string& parameter, const std::string& model_type) {
+  if (model_type == kOwnType) return parameter;
+  if (std::string router = router_name(parameter, model_type); !router.empty()) return router;
   for (const auto& [ours, theirs] : kHfNames) {
     const std::size_t at = parameter.find(ours);
     const bool whole = at != std::string::npos && (at == 0 || parameter[at - 1] == '.') &&

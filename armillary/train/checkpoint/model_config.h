@@ -1,6 +1,7 @@
 // model_config.h: config.json of a model folder, and the names of its tensors.
 //
-//   hf          for transformers: hf_config.h, tensors as LlamaForCausalLM names them
+//   hf          for transformers: hf_config.h, tensors as LlamaForCausalLM names them, those of
+//               experts as expert_folder.h does
 //   armillary   for every model of this program: the keys of [model], tensors as the model names
 //               them
 #pragma once
@@ -40,7 +41,9 @@ void check_same_model(const std::string& path, const model::ModelOptions& there,
                       const model::ModelOptions& recipe);
 
 /// Name in the folder of a parameter of the model:
-/// `layers.0.attention.wq.weight` is `model.layers.0.self_attn.q_proj.weight` in `hf`.
-std::string folder_name(const std::string& parameter, FolderFormat format);
+/// `layers.0.attention.wq.weight` is `model.layers.0.self_attn.q_proj.weight` in `hf`. Not of one
+/// with all experts (expert_folder.h) in `hf`. `model_type` is that of config.json, "armillary" in
+/// `armillary`.
+std::string folder_name(const std::string& parameter, const std::string& model_type);
 
 }  // namespace armillary::train

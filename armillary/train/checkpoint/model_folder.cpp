@@ -6,8 +6,10 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -17,6 +19,7 @@
 #include "armillary/core/input_file.h"
 #include "armillary/core/user_text.h"
 #include "armillary/io/file_system.h"
+#include "armillary/train/checkpoint/expert_folder.h"
 #include "armillary/train/checkpoint/model_source.h"
 
 namespace armillary::train {
@@ -83,13 +86,20 @@ void write_model_folder(const std::string& folder, FolderFormat format,
                         const nlohmann::json& config, std::vector<io::TensorBytes> parameters,
                         std::int64_t most_file_bytes) {
   expect_free(folder);
-  for (io::TensorBytes& tensor : parameters) {
-    tensor.info.name = folder_name(tensor.info.name, format);
+  const auto model_type = config.at("model_type").get<std::string>();
+  std::vector<io::TensorBytes> tensors;
+  for (io::TensorBytes& parameter : parameters) {
+    if (format == FolderFormat::Hf && has_all_experts(parameter.info.name)) {
+      std::ranges::move(experts_apart(parameter, model_type), std::back_inserter(tensors));
+      continue;
+    }
+    parameter.info.name = folder_name(parameter.info.name, model_type);
+    tensors.push_back(std::move(parameter));
   }
   io::FileSystem& files = io::real_file_system();
   io::make_folders(files, folder);
   // One file if it fits, else numbered files with an index, as transformers writes them.
-  const auto cut = cut_into_files(std::move(parameters), most_file_bytes);
+  const auto cut = cut_into_files(std::move(tensors), most_file_bytes);
   std::vector<std::string> names;
   for (std::size_t i = 0; i < cut.size(); ++i) {
     names.push_back(cut.size() == 1

@@ -105,8 +105,8 @@ TEST(ModelFolder, HasEveryParameterOfGpt2AndAnyVocabulary) {
 
   EXPECT_THAT([&] { config_of(recipe); },
               ThrowsMessage<InvalidArgument>(
-                  "export: model.name gpt2 in format hf; llama, which transformers has too, is "
-                  "required; nearest: --format armillary"));
+                  "export: model.name gpt2 in format hf; llama or moe, which transformers has too, "
+                  "is required; nearest: --format armillary"));
   const auto refused = [&](const auto& change, const std::string& text) {
     Recipe other = recipe;
     change(other.model);
@@ -117,6 +117,47 @@ TEST(ModelFolder, HasEveryParameterOfGpt2AndAnyVocabulary) {
           "has model.vocab_size = 301; 257, that of the recipe, is required");
   refused([](model::ModelOptions& model) { model.max_seq_len = 50; },
           "has model.max_seq_len = 60; 50, that of the recipe, is required");
+}
+
+/// Each expert is a tensor in folders of transformers, and one of many here.
+TEST(ModelFolder, HasTheExpertsOfMixtralAndQwen3Moe) {
+  Recipe recipe = small_llama();
+  recipe.model.name = "moe";
+  recipe.model.num_experts = 3;
+  recipe.model.moe_inter_dim = 12;
+  for (const bool is_qwen : {false, true}) {
+    recipe.model.qk_norm = is_qwen;
+    const DrawnReplica written(recipe, 1);
+    for (const FolderFormat format : {FolderFormat::Hf, FolderFormat::Armillary}) {
+      const ScratchFolder folder;
+      write_model_folder(folder.path("m"), format, config_of(recipe, format), written.parameters(),
+                         20000);
+      DrawnReplica read(recipe, 2);
+      load_parameters(folder.path("m"), recipe.model, read.store);
+      EXPECT_TRUE(equal_parameters(read, written));
+      Recipe other = recipe;
+      other.model.top_k = 1;
+      EXPECT_THAT([&] { load_parameters(folder.path("m"), other.model, read.store); },
+                  ThrowsMessage<InvalidArgument>(
+                      HasSubstr("has model.top_k = 2; 1, that of the recipe, is required")));
+      other.model.top_k = 2;
+      other.model.router_aux_loss_coef = 0;
+      EXPECT_NO_THROW(load_parameters(folder.path("m"), other.model, read.store));
+      if (format == FolderFormat::Armillary) continue;
+      const auto index = nlohmann::json::parse(folder.read("m/model.safetensors.index.json"));
+      const std::string block =
+          std::string("model.layers.1.") + (is_qwen ? "mlp" : "block_sparse_moe");
+      EXPECT_TRUE(index["weight_map"].contains(block + ".gate.weight"));
+      EXPECT_TRUE(index["weight_map"].contains(
+          block + (is_qwen ? ".experts.2.gate_proj.weight" : ".experts.2.w1.weight")));
+      const auto config = nlohmann::json::parse(folder.read("m/config.json"));
+      EXPECT_EQ(config["model_type"], is_qwen ? "qwen3_moe" : "mixtral");
+    }
+  }
+  recipe.model.num_shared_experts = 1;
+  EXPECT_THAT([&] { config_of(recipe); }, ThrowsMessage<InvalidArgument>(HasSubstr(
+                                              "export: model.num_shared_experts 1 in format "
+                                              "hf; a softmax router")));
 }
 
 TEST(ModelFolder, FilesAreNumberedAndSmallEnough) {
@@ -137,7 +178,7 @@ TEST(ModelFolder, FilesAreNumberedAndSmallEnough) {
 }
 
 TEST(ModelFolder, NamesAreThoseOfTransformers) {
-  const auto name = [](const std::string& ours) { return folder_name(ours, FolderFormat::Hf); };
+  const auto name = [](const std::string& ours) { return folder_name(ours, "llama"); };
   EXPECT_EQ(name("tok_embeddings.weight"), "model.embed_tokens.weight");
   EXPECT_EQ(name("output.weight"), "lm_head.weight");
   EXPECT_EQ(name("norm.weight"), "model.norm.weight");
@@ -150,7 +191,10 @@ TEST(ModelFolder, NamesAreThoseOfTransformers) {
   EXPECT_EQ(name("layers.0.feed_forward.w1.weight"), "model.layers.0.mlp.gate_proj.weight");
   EXPECT_EQ(name("layers.0.feed_forward.w2.weight"), "model.layers.0.mlp.down_proj.weight");
   EXPECT_EQ(name("layers.0.feed_forward.w3.weight"), "model.layers.0.mlp.up_proj.weight");
-  EXPECT_EQ(folder_name("norm.weight", FolderFormat::Armillary), "norm.weight");
+  EXPECT_EQ(folder_name("norm.weight", "armillary"), "norm.weight");
+  const std::string router = "layers.3.moe.router.gate.weight";
+  EXPECT_EQ(folder_name(router, "mixtral"), "model.layers.3.block_sparse_moe.gate.weight");
+  EXPECT_EQ(folder_name(router, "qwen3_moe"), "model.layers.3.mlp.gate.weight");
 }
 
 /// config.json of `recipe` with one key changed, or left out if `value` is discarded.

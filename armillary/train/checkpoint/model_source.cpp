@@ -23,6 +23,7 @@
 #include "armillary/io/gguf.h"
 #include "armillary/io/mapped_file.h"
 #include "armillary/io/safetensors.h"
+#include "armillary/train/checkpoint/expert_folder.h"
 #include "armillary/train/checkpoint/gguf_model.h"
 #include "armillary/train/checkpoint/model_config.h"
 #include "armillary/train/checkpoint/model_folder.h"
@@ -191,7 +192,28 @@ class FolderSource : public ModelSource {
   template <class Float>
   void read_rows(const std::string& parameter, const model::GlobalRange& range,
                  std::span<Float> values) {
-    const std::string name = folder_name(parameter, format_);
+    const auto model_type = config_.at("model_type").get<std::string>();
+    if (format_ == FolderFormat::Armillary || !has_all_experts(parameter)) {
+      return read_tensor(folder_name(parameter, model_type), range, values);
+    }
+    // A tensor for each expert; other ranks may have some of them.
+    for (std::int64_t i = 0; i < range.whole[0]; ++i) {
+      read_.insert(expert_name(parameter, i, model_type));
+    }
+    const auto inner = [](const model::Shape& all) {
+      return model::Shape(all.begin() + 1, all.end());
+    };
+    const model::GlobalRange one{
+        .whole = inner(range.whole), .begin = inner(range.begin), .size = inner(range.size)};
+    const auto count = static_cast<std::size_t>(model::count_of_values(one.size));
+    for (std::int64_t i = 0; i < range.size[0]; ++i) {
+      read_tensor(expert_name(parameter, range.begin[0] + i, model_type), one,
+                  values.subspan(static_cast<std::size_t>(i) * count, count));
+    }
+  }
+  template <class Float>
+  void read_tensor(const std::string& name, const model::GlobalRange& range,
+                   std::span<Float> values) {
     const io::SafetensorsFile& file =
         files().file_with(name, range.whole, std::is_same_v<Float, double>);
     const io::TensorDtype dtype = file.info(name).dtype;
