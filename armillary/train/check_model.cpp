@@ -34,6 +34,7 @@
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/dtypes.h"
+#include "armillary/train/expert_parallel_over_ranks.h"
 #include "armillary/train/one_device.h"
 #include "armillary/train/same_recipe.h"
 #include "armillary/train/store.h"
@@ -89,6 +90,7 @@ model::AttendAndKeep observed(const model::AttendAndKeep& keep,
 struct ModelPlace {
   at::Tensor positions_L;
   model::Attends attends;
+  std::shared_ptr<model::ExpertParallel> experts = {};  ///< Null: all tokens are here.
 };
 
 /// The parameters with which a replica begins: those of a model folder, if there is one.
@@ -147,7 +149,8 @@ class Replica {
         .positions_L = place_.positions_L,
         .attends = {observed(place_.attends.attend, see), place_.attends.keep
                                                               ? observed(place_.attends.keep, see)
-                                                              : model::AttendAndKeep()}};
+                                                              : model::AttendAndKeep()},
+        .expert_parallel = place_.experts};
     const at::Tensor loss = model::run_units(
                                 *model_, [&](int unit) { return store_.use(unit); }, inputs) /
                             std::max<std::int64_t>(model_->targets(sequence.fields), 1);
@@ -302,6 +305,7 @@ class ModelCheck {
           data.vocab_size(), ours_->model().vocab_size());
     });
     expect_same_parameters(comm, ours_->store().digest());
+    expect_same_parameters(comm, ours_->store().expert_digest());
   }
 
   std::vector<CheckRow> rows() {
@@ -321,14 +325,15 @@ class ModelCheck {
         plan::shards(plan::parse_layout(recipe_.parallelism.layout), mask_, comm_.world());
     mine_L_ =
         at::tensor(plan::positions(shards.q[static_cast<std::size_t>(comm_.rank())]), at::kLong);
-    return {mine_L_, attend_over_ranks(
-                         comm_, {.mask = mask_,
-                                 .layout = plan::parse_layout(recipe_.parallelism.layout),
-                                 .strategy = recipe_.parallelism.strategy,
-                                 .transfer_dtype =
-                                     plan::parse_transfer_dtype(recipe_.parallelism.transfer_dtype),
-                                 .sequence = digest_of(sequence_),
-                                 .proofs = recipe_.parallelism.proofs})};
+    return {mine_L_,
+            attend_over_ranks(comm_, {.mask = mask_,
+                                      .layout = plan::parse_layout(recipe_.parallelism.layout),
+                                      .strategy = recipe_.parallelism.strategy,
+                                      .transfer_dtype = plan::parse_transfer_dtype(
+                                          recipe_.parallelism.transfer_dtype),
+                                      .sequence = digest_of(sequence_),
+                                      .proofs = recipe_.parallelism.proofs}),
+            expert_parallel_over_ranks({nullptr, &comm_, &comm_})};
   }
 
   RunResult run_over_ranks() {

@@ -65,6 +65,16 @@ Recipe recipe_on(int world, const std::string& strategy, const std::string& layo
   return recipe;
 }
 
+TEST(CheckModel, ExpertsAreEqualToOneDevice) {
+  Recipe recipe = recipe_on(3, "ring", "zigzag");
+  recipe.model.name = "moe";
+  recipe.model.num_experts = 5;
+  recipe.model.num_shared_experts = 1;
+  recipe.model.moe_inter_dim = 24;
+  const CheckReport report = checked(recipe);
+  EXPECT_TRUE(report.ok()) << describe(report);
+}
+
 TEST(CheckModel, RecipesAreEqualToOneDevice) {
   for (Recipe recipe : {recipe_on(1, "ring", "contiguous"), recipe_on(2, "usp:u=2", "striped"),
                         recipe_on(3, "ring", "zigzag")}) {

@@ -145,6 +145,10 @@ void expect_equal_start(const comm::Mesh& mesh, const Store& store) {
         difference->rank, difference->other);
   };
   compare(mesh.replicas(), store.digest());
+  // Copies have the same experts as replicas of experts.
+  for (comm::Communicator* const group : {store.replicas().experts, store.replicas().copies}) {
+    if (group != nullptr) compare(*group, store.expert_digest());
+  }
   for (const auto& [along_tp, digest] : store.digests_along_tp()) {
     compare(*store.sharers(along_tp), digest);
   }
@@ -157,9 +161,12 @@ void expect_equal_replicas(comm::Communicator& world, const Replicas& replicas, 
   using Part = Store::SharedPart;
   const std::vector<Value> values = store.shared_values();
   ReplicaComparison comparison(world, step);
-  if (store.zero() < 3 && replicas.sharded != nullptr) {
-    comparison.compare(*replicas.sharded,
-                       some_of<Value>(values, [](const Value& one) { return one.in_shares; }));
+  for (const bool experts : {false, true}) {
+    comm::Communicator* const group = experts ? replicas.experts : replicas.sharded;
+    if (group == nullptr) continue;
+    comparison.compare(*group, some_of<Value>(values, [&](const Value& one) {
+      return one.in_shares && one.is_expert == experts;
+    }));
   }
   if (replicas.copies != nullptr) comparison.compare(*replicas.copies, values);
   const std::vector<Part> parts = store.shared_parts();

@@ -106,12 +106,14 @@ struct Division {
   std::int64_t copies = 1;  ///< Groups along dp that hold the same.
   int zero = 0;
   bool reshards = true;  ///< Gathered parameters are freed after forward.
+  int ep = 1;            ///< Ranks that share the experts of a layer.
 
   explicit Division(const ParallelismOptions& parallelism)
       : mesh(mesh_of(parallelism)),
         copies(parallelism.data_parallel_replicate_degree),
         zero(static_cast<int>(parallelism.zero)),
-        reshards(parallelism.reshard_after_forward) {}
+        reshards(parallelism.reshard_after_forward),
+        ep(static_cast<int>(parallelism.expert_parallel_degree)) {}
   /// Ranks that share the parameters of a copy.
   std::int64_t shares() const { return mesh.dp / copies * mesh.cp; }
 };
@@ -154,8 +156,12 @@ void move_state_to_host(cost::StepMemory& memory, const cost::ModelCost& cost) {
   const std::int64_t layers = cost.attention.layers;
   const double layer =
       layers == 0 ? 0 : static_cast<double>(cost.layer_parameters) / static_cast<double>(layers);
-  const double two =
-      layers == 0 ? first + last : layer + std::max({first, last, layers > 1 ? layer : 0.0});
+  // Experts are a unit behind their layer.
+  const double experts =
+      layers == 0 ? 0 : static_cast<double>(cost.expert_parameters) / static_cast<double>(layers);
+  const double two = layers == 0   ? first + last
+                     : experts > 0 ? std::max({first + layer - experts, layer, experts + last})
+                                   : layer + std::max({first, last, layers > 1 ? layer : 0.0});
   memory.host = std::exchange(memory.optimizer, 0);
   const double buffers = memory.host * two / static_cast<double>(cost.parameters);
   memory.buffers = std::max(0.0, buffers - memory.activations - memory.transient - memory.gathered);
@@ -174,8 +180,10 @@ std::int64_t parameter_sent_bytes(const Recipe& recipe, const Dtypes& dtypes) {
     const bool is_number = traffic.tensor == StepTensor::Loss || traffic.tensor == StepTensor::Norm;
     if (traffic.rounds == 0 || is_number) continue;
     const auto axes = tables.axis_sets()[static_cast<std::size_t>(op.peer)];
-    const at::ScalarType of_gradients =
-        (axes & tables.tp_axis()) != 0 ? dtypes.master : dtypes.reduce;
+    // Replicas of experts may lie along tp too.
+    const int unit = tables.parts()[op.views.front().blocks.front()].unit;
+    const bool is_along_tp = (axes & tables.tp_axis()) != 0 && !tables.has_experts(unit);
+    const at::ScalarType of_gradients = is_along_tp ? dtypes.master : dtypes.reduce;
     const at::ScalarType dtype = traffic.tensor == StepTensor::Weight ? dtypes.param : of_gradients;
     bytes[traffic.ranks] += traffic.rounds * traffic.values * size_in_bytes(dtype);
   }
@@ -192,6 +200,15 @@ std::int64_t tensor_sent_bytes(const Division& division, const Recipe& recipe,
   const std::int64_t repeated = recipe.activation_checkpoint.mode == "none" ? 0 : 4;
   const std::int64_t times = cost.attention.layers * (8 + again + repeated) + 4;
   return times * tokens * cost.bytes.input * (division.mesh.tp - 1) / division.mesh.tp;
+}
+
+/// Bytes that each rank sends to those with other experts in so many passes of its tokens, if the
+/// router spreads them evenly: rows there and back, and again in backward.
+std::int64_t expert_sent_bytes(const Division& division, const Recipe& recipe,
+                               const cost::ModelCost& cost, std::int64_t tokens) {
+  const std::int64_t repeated = recipe.activation_checkpoint.mode == "none" ? 0 : 2;
+  const std::int64_t times = cost.attention.layers * (4 + repeated) * cost.expert_rows;
+  return times * tokens * cost.bytes.input / division.mesh.tp * (division.ep - 1) / division.ep;
 }
 
 /// Bytes as MiB, for a reader.
@@ -246,6 +263,12 @@ std::string describe_unused(const Recipe& recipe) {
     text += "note        " + line + "\n";
   }
   return text;
+}
+
+/// Parameters that multiply a token, if the model has experts.
+std::string active_text(const cost::ModelCost& cost) {
+  if (cost.expert_parameters == 0) return "";
+  return fmt::format(", {} of them multiply a token", cost.matmul_parameters);
 }
 
 /// The dtype in which gradients travel.
@@ -340,6 +363,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
     result.memory = memory;
   }
   result.tensor_sent_bytes = tensor_sent_bytes(division, recipe, cost, microbatches * most_tokens);
+  result.expert_sent_bytes = expert_sent_bytes(division, recipe, cost, microbatches * most_tokens);
   return result;
 }
 
@@ -354,7 +378,8 @@ cost::StepMemory memory_of(const Recipe& recipe, const cost::ModelCost& cost,
       {.mesh = {.cp = static_cast<int>(division.shares()), .tp = division.mesh.tp},
        .zero = division.zero,
        .recompute = load.policy,
-       .reshard_after_forward = division.reshards},
+       .reshard_after_forward = division.reshards,
+       .ep = std::min(division.ep, static_cast<int>(division.shares()) * division.mesh.tp)},
       load.attention,
       parameter_bytes(division, dtypes_of(recipe.training), recipe.optimizer.state_on_host()),
       load.tokens);
@@ -375,6 +400,10 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       estimate.tensor_sent_bytes == 0
           ? ""
           : fmt::format("  tensor parallelism {:.2f} MiB\n", mib(estimate.tensor_sent_bytes));
+  const std::string experts =
+      estimate.expert_sent_bytes == 0
+          ? ""
+          : fmt::format("  experts   about {:.2f} MiB\n", mib(estimate.expert_sent_bytes));
   const Dtypes dtypes = dtypes_of(recipe.training);
   const bool masters_stay = memory.host > 0 && gathers_masters(Division(recipe.parallelism));
   const std::string state =
@@ -388,7 +417,7 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
   const std::string& reason = estimate.attention.reason;
   // Arguments in the order of the lines.
   return fmt::format(
-      "model       {}, {} parameters\n"
+      "model       {}, {} parameters{}\n"
       "step        {}, {} a head, {:.3f} TFLOP\n"
       "attention   {}, layout {}, mask {}, transfer dtype {}, {}\n{}"
       "sent a step by the busiest rank\n"
@@ -398,13 +427,13 @@ std::string describe(const Recipe& recipe, const Estimate& estimate) {
       "memory of the largest rank: {:.2f} MiB\n"
       "  parameters {:.2f}, gradients {:.2f}, {}{}, attention slots {:.2f}, activations {:.2f}{} "
       "MiB\n{}{}{}",
-      recipe.model.name, estimate.cost.parameters, count_of(tokens, "token"),
-      count_of(estimate.visible_pairs, "visible pair"),
+      recipe.model.name, estimate.cost.parameters, active_text(estimate.cost),
+      count_of(tokens, "token"), count_of(estimate.visible_pairs, "visible pair"),
       estimate.cost.flops(tokens, estimate.visible_pairs) * 1e-12,
       to_string(estimate.attention.strategy), recipe.parallelism.layout, recipe.parallelism.mask,
       recipe.parallelism.transfer_dtype, count_of(mesh_of(recipe.parallelism).ranks(), "rank"),
       reason.empty() ? "" : "            " + reason + "\n", largest(estimate.forward),
-      largest(estimate.backward), tensor, reduce_name(recipe.training),
+      largest(estimate.backward), tensor + experts, reduce_name(recipe.training),
       recipe.parallelism.zero == 0 ? "" : ", parameters", mib(estimate.gradient_sent_bytes),
       mib(memory.total()), mib(memory.parameters), mib(memory.gradients), on_device, gathered,
       mib(memory.attention), mib(memory.activations + memory.transient), copy, on_host,
@@ -423,37 +452,43 @@ nlohmann::json to_json(const Recipe& recipe, const Estimate& estimate) {
                         {"more_flops", cost.more_flops},
                         {"more_sent_bytes_per_rank", cost.more_sent.sent_bytes_per_rank}});
   }
-  return {{"parameters", estimate.cost.parameters},
-          {"world", mesh_of(recipe.parallelism).ranks()},
-          {"strategy", to_string(estimate.attention.strategy)},
-          {"strategy_reason", estimate.attention.reason},
-          {"layout", recipe.parallelism.layout},
-          {"mask", recipe.parallelism.mask},
-          {"wire", recipe.parallelism.transfer_dtype},
-          {"tokens_per_step", tokens},
-          {"visible_pairs", estimate.visible_pairs},
-          {"flops_per_step", estimate.cost.flops(tokens, estimate.visible_pairs)},
-          {"forward", to_json(estimate.forward)},
-          {"backward", to_json(estimate.backward)},
-          {"gradient_dtype", reduce_name(recipe.training)},
-          {"gradient_sent_bytes", estimate.gradient_sent_bytes},
-          {"tensor_sent_bytes", estimate.tensor_sent_bytes},
-          {"activation_checkpoint",
-           {{"mode", recipe.activation_checkpoint.mode},
-            {"kept_inputs_in_papers", inputs_in_papers(estimate.cost)},
-            {"policies", policies}}},
-          {"memory_bytes",
-           {{"parameters", whole(memory.parameters)},
-            {"gradients", whole(memory.gradients)},
-            {"optimizer", whole(memory.optimizer)},
-            {"on_the_host", whole(memory.host)},
-            {"buffers", whole(memory.buffers)},
-            {"gathered", whole(memory.gathered)},
-            {"attention", whole(memory.attention)},
-            {"activations", whole(memory.activations + memory.transient)},
-            {"checkpoint", whole(memory.checkpoint)},
-            {"total", whole(memory.total())}}},
-          {"without_effect", settings_without_effect(recipe)}};
+  nlohmann::json json = {{"parameters", estimate.cost.parameters},
+                         {"world", mesh_of(recipe.parallelism).ranks()},
+                         {"strategy", to_string(estimate.attention.strategy)},
+                         {"strategy_reason", estimate.attention.reason},
+                         {"layout", recipe.parallelism.layout},
+                         {"mask", recipe.parallelism.mask},
+                         {"wire", recipe.parallelism.transfer_dtype},
+                         {"tokens_per_step", tokens},
+                         {"visible_pairs", estimate.visible_pairs},
+                         {"flops_per_step", estimate.cost.flops(tokens, estimate.visible_pairs)},
+                         {"forward", to_json(estimate.forward)},
+                         {"backward", to_json(estimate.backward)},
+                         {"gradient_dtype", reduce_name(recipe.training)},
+                         {"gradient_sent_bytes", estimate.gradient_sent_bytes},
+                         {"tensor_sent_bytes", estimate.tensor_sent_bytes},
+                         {"activation_checkpoint",
+                          {{"mode", recipe.activation_checkpoint.mode},
+                           {"kept_inputs_in_papers", inputs_in_papers(estimate.cost)},
+                           {"policies", policies}}},
+                         {"memory_bytes",
+                          {{"parameters", whole(memory.parameters)},
+                           {"gradients", whole(memory.gradients)},
+                           {"optimizer", whole(memory.optimizer)},
+                           {"on_the_host", whole(memory.host)},
+                           {"buffers", whole(memory.buffers)},
+                           {"gathered", whole(memory.gathered)},
+                           {"attention", whole(memory.attention)},
+                           {"activations", whole(memory.activations + memory.transient)},
+                           {"checkpoint", whole(memory.checkpoint)},
+                           {"total", whole(memory.total())}}},
+                         {"without_effect", settings_without_effect(recipe)}};
+  if (estimate.cost.expert_parameters > 0) {
+    json["expert_parameters"] = estimate.cost.expert_parameters;
+    json["token_parameters"] = estimate.cost.matmul_parameters;
+    json["expert_sent_bytes"] = estimate.expert_sent_bytes;
+  }
+  return json;
 }
 
 }  // namespace armillary::train

@@ -51,6 +51,7 @@ struct Estimate {
   /// dtype, by the program of the step (plan/step/traffic.h).
   std::int64_t gradient_sent_bytes = 0;
   std::int64_t tensor_sent_bytes = 0;  ///< By a rank along tp, for inputs of its matrices.
+  std::int64_t expert_sent_bytes = 0;  ///< By a rank along ep, for rows of its tokens; even routes.
   std::int64_t visible_pairs = 0;      ///< (query, key) pairs of one head in step 1.
 };
 

@@ -19,6 +19,7 @@
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/dtypes.h"
+#include "armillary/train/expert_parallel_over_ranks.h"
 #include "armillary/train/mesh.h"
 #include "armillary/train/recipe.h"
 #include "armillary/train/replica_groups.h"
@@ -53,10 +54,11 @@ class RankEvaluator {
                                   mesh.size(MeshAxis::Tp))),
         strategy_(
             to_string(chosen_strategy(recipe, attention_, mesh.along(MeshAxis::Cp)).strategy)),
-        groups_(mesh, recipe.parallelism),
+        groups_(mesh, recipe.parallelism, has_experts(model)),
         tensor_parallel_(groups_.replicas().tp == nullptr
                              ? nullptr
                              : tensor_parallel_over_ranks(*groups_.replicas().tp)),
+        expert_parallel_(expert_parallel_of(model, mesh, groups_.replicas())),
         store_(model, recipe.training.seed, groups_.replicas(), dtypes_of(recipe.training)) {}
 
   void load(const EvalOptions& options) {
@@ -75,7 +77,8 @@ class RankEvaluator {
                          .recipe = recipe_,
                          .attention = attention_,
                          .strategy = strategy_,
-                         .tensor_parallel = tensor_parallel_},
+                         .tensor_parallel = tensor_parallel_,
+                         .expert_parallel = expert_parallel_},
                         data_, sequences);
   }
 
@@ -102,6 +105,7 @@ class RankEvaluator {
   const std::string strategy_;
   ReplicaGroups groups_;
   std::shared_ptr<model::TensorParallel> tensor_parallel_;  ///< Null: tp is 1.
+  std::shared_ptr<model::ExpertParallel> expert_parallel_;  ///< Null: no experts.
   Store store_;
 };
 

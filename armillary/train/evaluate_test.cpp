@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/local.h"
@@ -79,6 +80,24 @@ TEST(Evaluate, IsTheLossOfOneRankOnAnyMesh) {
     const EvalResult result = evaluate(on(recipe, degrees), text, {.sequences = kSequences});
     EXPECT_NEAR(result.loss, one.loss, 1e-5 * one.loss) << to_string(degrees);
     EXPECT_EQ(result.targets, one.targets) << to_string(degrees);
+  }
+}
+
+TEST(Evaluate, ExpertsMayBeSharedByAnyRanks) {
+  Recipe recipe = small_recipe();
+  recipe.model.name = "moe";
+  recipe.model.num_experts = 6;
+  recipe.model.moe_inter_dim = 10;
+  recipe.model.load_balance_coeff = 0.01;
+  const PackedText text = words(recipe.training.seq_len);
+  const EvalResult one = evaluate(recipe, text, {.sequences = kSequences});
+  for (const auto& [degrees, ep] : {std::pair{MeshDegrees{.cp = 2}, 2},
+                                    {MeshDegrees{.shards = 2, .cp = 2, .zero = 3, .tp = 2}, 4},
+                                    {MeshDegrees{.shards = 3, .zero = 1}, 3}}) {
+    Recipe shared = on(recipe, degrees);
+    shared.parallelism.expert_parallel_degree = ep;
+    const EvalResult result = evaluate(shared, text, {.sequences = kSequences});
+    EXPECT_NEAR(result.loss, one.loss, 1e-5 * one.loss) << to_string(degrees) << ", ep " << ep;
   }
 }
 

@@ -49,7 +49,8 @@ double pass_loss(const LossParts& parts, const Microbatch& task) {
                                     .transfer_dtype = problem.transfer_dtype,
                                     .sequence = task.digest,
                                     .proofs = parts.recipe.parallelism.proofs}),
-      .tensor_parallel = parts.tensor_parallel};
+      .tensor_parallel = parts.tensor_parallel,
+      .expert_parallel = parts.expert_parallel};
   Store& store = parts.store;
   const auto use = [&store](int unit) {
     if (unit > 0) store.release(unit - 1);

@@ -35,6 +35,7 @@ struct LossParts {
   const cost::ModelAttention& attention;  ///< With the heads of this rank along tp.
   const std::string& strategy;
   const std::shared_ptr<model::TensorParallel>& tensor_parallel;  ///< Null: tp is 1.
+  const std::shared_ptr<model::ExpertParallel>& expert_parallel;  ///< Null: no experts.
   const Recording* recording = nullptr;                           ///< Null: nothing is recorded.
 };
 

@@ -77,17 +77,22 @@ Microbatch read_microbatch(const Data& data, std::int64_t first, const model::Mo
   std::vector<std::int64_t> positions =
       plan::positions(shards.q[static_cast<std::size_t>(place.rank)]);
   std::vector<model::Fields> rows;
+  std::vector<std::int64_t> numbers;
   auto begin = positions.begin();
   for (const SequenceParts& parts : sequences) {
     const std::int64_t before = seq_len * static_cast<std::int64_t>(rows.size());
     const auto end = std::lower_bound(begin, positions.end(), before + seq_len);
     for (auto position = begin; position != end; ++position) *position -= before;
+    numbers.insert(numbers.end(), static_cast<std::size_t>(end - begin),
+                   static_cast<std::int64_t>(rows.size()));
     rows.push_back(parts.rows({begin, end}));
     result.targets += model.targets(rows.back());
     begin = end;
   }
   result.batch = batch_of(rows, first);
   result.positions_L = at::tensor(positions, at::kLong);
+  result.sequence_L = at::tensor(numbers, at::kLong);
+  result.sequences = static_cast<std::int64_t>(sequences.size());
   return result;
 }
 

@@ -26,6 +26,8 @@ struct Microbatch {
   at::Tensor positions_L;    ///< int64: the place of each in its own sequence.
   plan::Problem problem;     ///< Attention over all tokens of all ranks along cp.
   std::int64_t targets = 0;  ///< Targets among its tokens.
+  at::Tensor sequence_L;     ///< int64: of each token, the number of its sequence, from 0 on.
+  std::int64_t sequences = 0;
   std::uint64_t digest = 0;  ///< Equal on ranks that read the same sequences; never 0.
 };
 

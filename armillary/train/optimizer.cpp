@@ -123,7 +123,7 @@ std::vector<Piece>& Optimizer::pieces_of(int unit) {
 
 void Optimizer::add_squares(int unit) {
   for (const Piece& piece : pieces_of(unit)) {
-    if (piece.is_copy) continue;
+    if (piece.is_copy || piece.sign_rate > 0) continue;
     if (auto* const squares = std::get_if<SquareSumFp64>(&squares_)) {
       add_gradient_squares<double>(*squares, piece.gradient);
     } else {
@@ -145,9 +145,17 @@ double Optimizer::clip(double max_norm) {
   return norm;
 }
 
-void Optimizer::update(const std::vector<Piece>& pieces, double lr) {
-  if (pieces.empty()) return;  // fewer rows than ranks
+void Optimizer::update(const std::vector<Piece>& of_unit, double lr) {
   const at::NoGradGuard no_grad;
+  std::vector<Piece> pieces;
+  for (const Piece& piece : of_unit) {
+    if (piece.sign_rate > 0) {
+      piece.value.sub_(piece.gradient.sign(), piece.sign_rate);
+    } else {
+      pieces.push_back(piece);
+    }
+  }
+  if (pieces.empty()) return;  // fewer rows than ranks
   if (scale_ < 1) {
     for (const Piece& piece : pieces) piece.gradient.mul_(scale_);
   }

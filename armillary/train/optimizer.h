@@ -25,8 +25,8 @@ class Optimizer {
   Optimizer(std::vector<Piece> pieces, const OptimizerOptions& options,
             at::ScalarType dtype = at::kFloat);
 
-  /// Adds the squares of the gradients of a unit's pieces but for copies, without rounding: sums
-  /// have the same bits however gradients are cut (square_sum.h).
+  /// Adds the squares of the gradients of a unit's pieces but for copies and for those with a
+  /// sign_rate, without rounding: sums have the same bits however gradients are cut (square_sum.h).
   void add_squares(int unit);
   /// Adds those of the ranks that own other elements. Collective: an all_gather of 4 KiB a rank, in
   /// fp64 of 96 KiB.
@@ -39,10 +39,10 @@ class Optimizer {
 
   /// Scales the gradients of a unit's pieces, then updates the pieces by AdamW (Loshchilov & Hutter
   /// 2019, arXiv:1711.05101, algorithm 2), or by Adam, whose weight decay is added to the gradient,
-  /// with learning rate `lr`, in one pass over memory.
+  /// with learning rate `lr`, in one pass over memory. Those with a sign_rate move by that alone.
   void update(int unit, double lr) { update(pieces_of(unit), lr); }
   /// The same for the pieces of a unit whose state is in a buffer (Store::staged_pieces).
-  void update(const std::vector<Piece>& pieces, double lr);
+  void update(const std::vector<Piece>& of_unit, double lr);
 
   /// Goes on as after so many steps, whose means and squares the store has.
   void resume_after(std::int64_t steps) { steps_ = steps; }

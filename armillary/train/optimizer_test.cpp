@@ -42,6 +42,21 @@ double norm_of(const std::vector<Piece>& pieces) {
   return clip(optimizer, INFINITY);
 }
 
+/// A bias that balances experts: neither counted nor trained.
+TEST(Optimizer, ASignRateMovesAgainstTheSign) {
+  Piece bias = piece_of(at::tensor({0.5F, 0.5F, 0.5F}));
+  bias.sign_rate = 0.25;
+  bias.gradient.copy_(at::tensor({3.0F, 0.0F, -1e-6F}));
+  const Piece other = piece_of(at::tensor({1.0F}));
+  other.gradient.fill_(2);
+  Optimizer optimizer({bias, other}, kOptions);
+  EXPECT_EQ(clip(optimizer, 1e-3), 2);
+  optimizer.update(0, 0.1);
+  EXPECT_TRUE(at::equal(bias.value, at::tensor({0.25F, 0.5F, 0.75F})));
+  EXPECT_TRUE(at::equal(bias.mean, at::zeros_like(bias.mean)));
+  EXPECT_LT(other.value.item<float>(), 1);
+}
+
 /// Five steps against the formulas of the papers. Adam adds the decay to the gradient.
 void expect_steps_of(const std::string& name) {
   const bool is_adam = name == "Adam";

@@ -22,6 +22,10 @@ Section section_of(ParallelismOptions& p) {
            degree},
           {"tensor_parallel_degree", &p.tensor_parallel_degree,
            "ranks that share each matrix, and the tokens between matrices", degree},
+          {"expert_parallel_degree", &p.expert_parallel_degree,
+           "ranks of all these that share the experts of a layer: neighbours along "
+           "tensor_parallel_degree first, then the next ones above",
+           degree},
           {"tensor_parallel_keep_inputs", &p.tensor_parallel_keep_inputs,
            "keep gathered inputs of matrices instead of gathering them again in backward"},
           {"zero", &p.zero,

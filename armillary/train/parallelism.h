@@ -16,6 +16,7 @@ struct ParallelismOptions {
   std::int64_t data_parallel_shard_degree = 1;
   std::int64_t context_parallel_degree = 1;
   std::int64_t tensor_parallel_degree = 1;
+  std::int64_t expert_parallel_degree = 1;
   bool tensor_parallel_keep_inputs = false;
   std::int64_t zero = 1;
   bool reshard_after_forward = true;

@@ -34,6 +34,7 @@
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/checkpoint/write.h"
 #include "armillary/train/evaluate.h"
+#include "armillary/train/expert_parallel_over_ranks.h"
 #include "armillary/train/forward_loss.h"
 #include "armillary/train/matmul_peak.h"
 #include "armillary/train/not_finite.h"
@@ -76,10 +77,11 @@ RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, ProvedStep
           heads_along_tp(cost_.attention, mesh.index(MeshAxis::Tp), mesh.size(MeshAxis::Tp))),
       strategy_(chosen_strategy(recipe_, attention_, comm_).strategy),
       step_(std::move(step)),
-      groups_(mesh, recipe_.parallelism),
+      groups_(mesh, recipe_.parallelism, has_experts(model)),
       tensor_parallel_(groups_.replicas().tp == nullptr
                            ? nullptr
                            : tensor_parallel_over_ranks(*groups_.replicas().tp)),
+      expert_parallel_(expert_parallel_of(model, mesh, groups_.replicas())),
       peak_flops_(measure_matmul_peak(world_, product_dtype(recipe_))),
       store_(model, recipe_.training.seed, groups_.replicas(), dtypes_of(recipe_.training),
              {.on_host = recipe_.optimizer.state_on_host(),
@@ -94,15 +96,23 @@ void RankTrainer::load_parameters_of(const std::string& folder) {
 }
 
 std::vector<SavedTensor> RankTrainer::saved() const {
-  std::vector<Piece> pieces = store_.pieces();
-  std::erase_if(pieces, [](const Piece& piece) { return piece.is_copy; });
-  std::vector<SavedTensor> tensors;
-  for (const StateTensor& tensor : state_of(pieces)) tensors.push_back(tensor.saved());
-  // Ranks that hold the same tensors share them.
   const Replicas& replicas = groups_.replicas();
-  const comm::Communicator* const alike =
-      store_.zero() == 0 && replicas.copies == nullptr ? replicas.sharded : replicas.copies;
-  return alike == nullptr ? tensors : share_of(tensors, alike->rank(), alike->world());
+  const bool is_whole = store_.zero() == 0 && replicas.copies == nullptr;
+  std::vector<SavedTensor> all;
+  for (const bool experts : {false, true}) {
+    std::vector<Piece> pieces = store_.pieces();
+    std::erase_if(pieces,
+                  [&](const Piece& piece) { return piece.is_copy || piece.is_expert != experts; });
+    std::vector<SavedTensor> tensors;
+    for (const StateTensor& tensor : state_of(pieces)) tensors.push_back(tensor.saved());
+    // Ranks that hold the same tensors share them.
+    const comm::Communicator* const alike = !is_whole ? replicas.copies
+                                            : experts ? replicas.experts
+                                                      : replicas.sharded;
+    if (alike != nullptr) tensors = share_of(tensors, alike->rank(), alike->world());
+    all.insert(all.end(), tensors.begin(), tensors.end());
+  }
+  return all;
 }
 
 void RankTrainer::check_tensors(const std::string& path, const Restored& restored) const {
@@ -184,6 +194,7 @@ double RankTrainer::validation_loss(const Data& data) {
                                     .attention = attention_,
                                     .strategy = strategy,
                                     .tensor_parallel = tensor_parallel_,
+                                    .expert_parallel = expert_parallel_,
                                     .recording = &recording_},
                                    data, validation_sequences(recipe_.training, data))
                           .loss;
@@ -284,15 +295,21 @@ void RankTrainer::rehearse(const Microbatch& task) {
 model::ModelInputs RankTrainer::inputs_of(const Microbatch& task) const {
   const plan::Problem& problem = task.problem;
   recording_.begin_problem(problem, to_string(strategy_));
-  return {.batch = task.batch,
-          .positions_L = task.positions_L,
-          .attends = attend_over_ranks(comm_, {.mask = problem.mask,
-                                               .layout = problem.layout,
-                                               .strategy = to_string(strategy_),
-                                               .transfer_dtype = problem.transfer_dtype,
-                                               .sequence = task.digest,
-                                               .proofs = recipe_.parallelism.proofs}),
-          .tensor_parallel = tensor_parallel_};
+  return {
+      .batch = task.batch,
+      .positions_L = task.positions_L,
+      .attends = attend_over_ranks(comm_, {.mask = problem.mask,
+                                           .layout = problem.layout,
+                                           .strategy = to_string(strategy_),
+                                           .transfer_dtype = problem.transfer_dtype,
+                                           .sequence = task.digest,
+                                           .proofs = recipe_.parallelism.proofs}),
+      .tensor_parallel = tensor_parallel_,
+      .expert_parallel = expert_parallel_,
+      .sequences = {.number_L = task.sequence_L,
+                    .count = task.sequences,
+                    .sequence_share = 1 / static_cast<double>(recipe_.training.global_batch_size),
+                    .pass_share = 1 / static_cast<double>(batch_.size())}};
 }
 
 // The parameters are still those of the step, so its microbatches are taken again, each as a step

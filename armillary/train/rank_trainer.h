@@ -135,6 +135,7 @@ class RankTrainer {
   const ProvedStep step_;
   ReplicaGroups groups_;
   std::shared_ptr<model::TensorParallel> tensor_parallel_;  ///< Null: tp is 1.
+  std::shared_ptr<model::ExpertParallel> expert_parallel_;  ///< Null: no experts.
   double peak_flops_;  ///< Highest measured peak of one rank, before tensors of the run are there.
   Store store_;
   Optimizer optimizer_;

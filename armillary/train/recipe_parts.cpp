@@ -20,6 +20,7 @@
 #include "armillary/train/mesh.h"
 #include "armillary/train/model_from.h"
 #include "armillary/train/packed_text.h"
+#include "armillary/train/step_shape.h"
 
 namespace armillary::train {
 namespace {
@@ -191,6 +192,9 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
   check_mesh_keys(recipe);
   const std::unique_ptr<model::Model> model = make_model(recipe);
   model::check_parameters(model->parameters(), model->units(), mesh.tp);
+  if (recipe.parallelism.expert_parallel_degree > 1) {
+    step_shape_of(*model, recipe.parallelism, recipe.training);
+  }
   check_strategy(recipe);
 }
 

@@ -69,8 +69,8 @@ TEST(Recipe, KeysOfAnotherModelAreRefused) {
                "name, dim, ", "nearest: model.name = \"llama\"");
   expect_error("[model]\nname = \"llama\"\nmultipleof = 3\n", "'multipleof' is not known",
                "nearest: multiple_of");
-  expect_error("[model]\nname = \"lama\"\n", "r.toml:2: model.name 'lama'", "gpt, gpt2 or llama",
-               "nearest: llama");
+  expect_error("[model]\nname = \"lama\"\n", "r.toml:2: model.name 'lama'",
+               "gpt, gpt2, llama or moe", "nearest: llama");
   expect_error("[model]\nname = 3\n", "model.name is an integer");
   // A key of a model may stand before model.name, in a file and in settings.
   const Recipe recipe = parse_recipe("[model]\nmultiple_of = 32\nname = \"llama\"\n", "r.toml");
@@ -312,6 +312,7 @@ data_parallel_replicate_degree = 28
 data_parallel_shard_degree = 29
 context_parallel_degree = 23
 tensor_parallel_degree = 31
+expert_parallel_degree = 32
 tensor_parallel_keep_inputs = true
 zero = 3
 reshard_after_forward = false
@@ -381,6 +382,7 @@ cluster = "c6"
   is(r.parallelism.zero, 3, "zero");
   is(r.parallelism.reshard_after_forward, false, "reshard_after_forward");
   is(r.parallelism.tensor_parallel_degree, 31, "tensor_parallel_degree");
+  is(r.parallelism.expert_parallel_degree, 32, "expert_parallel_degree");
   is(r.parallelism.tensor_parallel_keep_inputs, true, "tensor_parallel_keep_inputs");
   is(r.parallelism.context_parallel_degree, 23, "context_parallel_degree");
   is(r.parallelism.threads_per_rank, 24, "threads_per_rank");

@@ -21,6 +21,7 @@ constexpr std::int64_t kLayers = 2;
 constexpr std::int64_t kKvHeads = 4;  // both of tp 2 x u 2 have one
 constexpr std::int64_t kHeadDim = 16;
 constexpr std::int64_t kMultiple = 16;  // of the width of Llama's MLP
+constexpr std::int64_t kExperts = 4;
 constexpr std::int64_t kTokens = 256;
 constexpr std::int64_t kSequences = 2;
 constexpr std::int64_t kSteps = 10;
@@ -50,7 +51,14 @@ void scale_model(model::ModelOptions& model) {
     model.hidden_dim = std::max<std::int64_t>(1, model.hidden_dim * model.dim / dim);
   }
   lower(model.vocab_size, kVocabSize);
-  if (model.name == "llama") lower(model.multiple_of, kMultiple);
+  if (model.name == "llama" || model.name == "moe") lower(model.multiple_of, kMultiple);
+  if (model.name == "moe") {
+    if (model.moe_inter_dim > 0) {
+      model.moe_inter_dim = std::max<std::int64_t>(1, model.moe_inter_dim * model.dim / dim);
+    }
+    lower(model.num_experts, kExperts);
+    lower(model.top_k, 2);
+  }
   if (model.name == "gpt2") lower(model.max_seq_len, kTokens);
 }
 
@@ -66,6 +74,7 @@ void scale_mesh(Recipe& recipe) {
       std::ranges::count_if(degrees, [](const std::int64_t* degree) { return *degree > 1; });
   for (std::int64_t* degree : degrees) lower(*degree, axes == 1 ? 4 : 2);
   lower(p.pipeline_parallel_degree, kLayers);
+  lower(p.expert_parallel_degree, 2);
   p.threads_per_rank = 1;
   const std::int64_t sequences =
       std::clamp<std::int64_t>(training.global_batch_size / dp, 1, kSequences);

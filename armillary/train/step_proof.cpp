@@ -31,14 +31,15 @@ using plan::step::StepTables;
 /// All numbers of a shape, and the names of its units.
 std::string text_of_shape(const StepShape& shape) {
   const MeshShape& mesh = shape.mesh;
-  std::string text = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {} {} {} {}\n", mesh.pp, mesh.dp, mesh.cp, mesh.tp,
-      shape.microbatches, shape.zero, shape.reshard_after_forward, shape.sequence_parallel,
-      shape.copies, shape.sharers, shape.bytes.weight, shape.bytes.master, shape.state_on_host);
+  std::string text =
+      fmt::format("{} {} {} {} {} {} {} {} {} {} {} {} {} {}\n", mesh.pp, mesh.dp, mesh.cp, mesh.tp,
+                  shape.microbatches, shape.zero, shape.reshard_after_forward,
+                  shape.sequence_parallel, shape.copies, shape.sharers, shape.bytes.weight,
+                  shape.bytes.master, shape.state_on_host, shape.ep);
   for (const MeshAxis axis : mesh.order) text += to_string(axis);
   for (const plan::step::UnitShape& unit : shape.units) {
-    text += fmt::format("\n{} {} {} {} {} {}", unit.name, unit.split, unit.summed, unit.alike,
-                        unit.shared, fmt::join(unit.uses, ","));
+    text += fmt::format("\n{} {} {} {} {} {} {}", unit.name, unit.split, unit.summed, unit.alike,
+                        unit.shared, unit.experts, fmt::join(unit.uses, ","));
     for (const plan::step::UseShards& of_rank : unit.shards) {
       for (const std::vector<std::int64_t>& counts : of_rank) {
         text += fmt::format(" {}", fmt::join(counts, ","));

@@ -183,7 +183,7 @@ void StepRunner::run_update_of(const Op& op) {
     parts_.optimizer.update(unit, task_.lr);
   }
   // No other rank has values for this one: they are there at once.
-  if (store.zero() == 0) store.start_gather_values(unit);
+  if (store.zero(unit) == 0) store.start_gather_values(unit);
 }
 
 void StepRunner::run_move(const Op& op) {
@@ -204,9 +204,9 @@ comm::Communicator* StepRunner::group_with(const std::vector<plan::Rank>& ranks)
     return std::ranges::all_of(
         ranks, [&](plan::Rank rank) { return group->root_rank(place++) == world.root_rank(rank); });
   };
-  for (comm::Communicator* const group :
-       {replicas.sharded, replicas.copies, replicas.tp,
-        parts_.store.sharers(step_.tables.shape().sharers), &parts_.world}) {
+  for (comm::Communicator* const group : {replicas.sharded, replicas.copies, replicas.tp,
+                                          parts_.store.sharers(step_.tables.shape().sharers),
+                                          replicas.experts, replicas.ep, &parts_.world}) {
     if (has_ranks(group)) return group;
   }
   return nullptr;
@@ -216,17 +216,22 @@ comm::Communicator& StepRunner::group_of(const Op& op) const {
   return *groups_[static_cast<std::size_t>(op.peer)];
 }
 
-bool StepRunner::is_along_tp(const comm::Communicator& group) const {
-  return &group == parts_.store.sharers(group.world());
+/// Whether gradients are summed over ranks along tp that have the same values. Replicas of experts
+/// may be these ranks too.
+bool StepRunner::is_along_tp(const Op& op) const {
+  const comm::Communicator& group = group_of(op);
+  return !step_.tables.has_experts(owner_of(op)) && &group == parts_.store.sharers(group.world());
 }
 
 /// Whether the group of a joint op is the one over which its values are spread.
 bool StepRunner::goes_over_its_group(const Op& op) const {
   const comm::Communicator& group = group_of(op);
   const Replicas& replicas = parts_.store.replicas();
-  if (!(op.kind == StepOp::AllReduce)) return &group == replicas.sharded;
+  if (!(op.kind == StepOp::AllReduce)) return &group == parts_.store.replicas(owner_of(op));
   if (tensor_of(op) == StepTensor::Loss) return group.world() == parts_.world.world();
-  if (tensor_of(op) == StepTensor::Norm) return &group == replicas.sharded || &group == replicas.tp;
+  if (tensor_of(op) == StepTensor::Norm) {
+    return &group == replicas.sharded || &group == replicas.tp || &group == replicas.ep;
+  }
   return sums_over_its_group(op);
 }
 
@@ -236,14 +241,16 @@ bool StepRunner::sums_over_its_group(const Op& op) const {
   const plan::step::StepTables& tables = step_.tables;
   const Replicas& replicas = parts_.store.replicas();
   const plan::BlockIds& parts = op.views.front().blocks;
-  if (is_along_tp(group)) {
+  const int unit = owner_of(op);
+  if (is_along_tp(op)) {
     const plan::step::TpUse use = tables.parts()[static_cast<std::size_t>(parts.front())].use;
     return parts.size() == 1 && group.world() == tables.holders(use);
   }
   // At stage 0 the replicas are copies.
   const bool is_stage_0 = tables.zero() == 0 && replicas.copies == nullptr;
-  const comm::Communicator* const copies = is_stage_0 ? replicas.sharded : replicas.copies;
-  return &group == copies && parts == tables.parts_of(owner_of(op));
+  const comm::Communicator* const copies =
+      is_stage_0 ? parts_.store.replicas(unit) : replicas.copies;
+  return &group == copies && parts == tables.parts_of(unit);
 }
 
 void StepRunner::run_all_reduce(const Op& op) {
@@ -254,7 +261,7 @@ void StepRunner::run_all_reduce(const Op& op) {
   store.finish_sum();
   parts_.recording.set_activity(
       {.name = "sum of gradients", .bytes = store.gradient_bytes(), .collective = true});
-  if (is_along_tp(group)) return store.sum_along_tp(owner_of(op), group);
+  if (is_along_tp(op)) return store.sum_along_tp(owner_of(op), group);
   store.sum_share(owner_of(op), group);
 }
 

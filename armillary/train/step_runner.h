@@ -76,7 +76,7 @@ class StepRunner {
   comm::Communicator* group_with(const std::vector<plan::Rank>& ranks) const;
   bool goes_over_its_group(const Op& op) const;
   bool sums_over_its_group(const Op& op) const;
-  bool is_along_tp(const comm::Communicator& group) const;
+  bool is_along_tp(const Op& op) const;
   comm::Communicator& group_of(const Op& op) const;
   void run_forward(const plan::View& x);
   void run_loss();

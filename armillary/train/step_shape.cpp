@@ -27,18 +27,27 @@ int number_of(const std::vector<std::string>& names, const std::string& unit) {
 }
 
 TpUse use_of(const model::Parameter& parameter, int tp) {
+  if (parameter.is_expert) return TpUse::Experts;
   const int copies = model::copies_along_tp(parameter, tp);
   if (copies == 1) return TpUse::Split;
   return copies == tp ? TpUse::Summed : TpUse::Shared;
 }
 
-/// The values of each shard of a unit on one rank along tp.
-plan::step::UseShards shards_of(const std::vector<model::Parameter>& owned, int index, int tp,
-                                int ranks) {
+/// A rank along tp, or of experts along ep.
+struct RankAlong {
+  int index = 0;
+  int ranks = 1;
+  bool is_ep = false;
+};
+
+/// The values of each shard of a unit on one rank.
+plan::step::UseShards shards_of(const std::vector<model::Parameter>& owned, const RankAlong& along,
+                                int tp, int ranks) {
   std::vector<model::GlobalRange> ranges;
   ranges.reserve(owned.size());
   for (const model::Parameter& parameter : owned) {
-    ranges.push_back(model::range_of(parameter, index, tp));
+    ranges.push_back(along.is_ep ? model::expert_range_of(parameter, along.index, along.ranks)
+                                 : model::range_of(parameter, along.index, along.ranks));
   }
   plan::step::UseShards shards;
   for (std::vector<std::int64_t>& of_use : shards) of_use.resize(static_cast<std::size_t>(ranks));
@@ -68,6 +77,8 @@ void add_values(plan::step::StepShape& shape, UnitShape& unit, const model::Para
     unit.split += values;
   } else if (use == TpUse::Summed) {
     unit.summed += values;
+  } else if (use == TpUse::Experts) {
+    unit.experts += values;
   } else {
     const int copies = model::copies_along_tp(parameter, tp);
     if (shape.sharers > 1 && shape.sharers != copies) {
@@ -105,6 +116,7 @@ plan::step::StepShape step_shape_of(const model::Model& model, const MeshShape& 
   const Dtypes dtypes = dtypes_of(training);
   shape.bytes = {.weight = static_cast<int>(c10::elementSize(dtypes.param)),
                  .master = static_cast<int>(c10::elementSize(dtypes.master))};
+  shape.ep = static_cast<int>(parallelism.expert_parallel_degree);
   // One sum over all replicas is the same if nothing is divided.
   if (shape.zero > 0) shape.copies = static_cast<int>(parallelism.data_parallel_replicate_degree);
   for (const std::string& name : names) shape.units.push_back({.name = name, .uses = {}});
@@ -121,10 +133,15 @@ plan::step::StepShape step_shape_of(const model::Model& model, const MeshShape& 
       std::ranges::sort(uses);
     }
   }
+  // Before anything is divided over ep.
+  if (shape.ep > 1) plan::step::check_shape(shape);
   const int ranks = mesh.dp / shape.copies * mesh.cp;
   for (std::size_t unit = 0; unit < owned.size(); ++unit) {
-    for (int index = 0; index < mesh.tp; ++index) {
-      shape.units[unit].shards.push_back(shards_of(owned[unit], index, mesh.tp, ranks));
+    const bool is_ep = shape.units[unit].experts > 0;
+    const int along = is_ep ? shape.ep : mesh.tp;
+    for (int index = 0; index < along; ++index) {
+      shape.units[unit].shards.push_back(shards_of(owned[unit], {index, along, is_ep}, mesh.tp,
+                                                   is_ep ? ranks * mesh.tp / shape.ep : ranks));
     }
   }
   return shape;

@@ -12,8 +12,9 @@
 namespace armillary::train {
 
 /// The step of a model on the mesh of a recipe, with the shards that its stores hold.
-/// @throws InvalidArgument if data_parallel_replicate_degree does not divide dp, or if parameters
-/// are shared by some ranks along tp in more than one way.
+/// @throws InvalidArgument if data_parallel_replicate_degree does not divide dp, if parameters are
+/// shared by some ranks along tp in more than one way, or for an ep that the mesh or the model has
+/// not.
 plan::step::StepShape step_shape_of(const model::Model& model,
                                     const ParallelismOptions& parallelism,
                                     const TrainingOptions& training,

@@ -132,6 +132,38 @@ TEST(StepShape, HasTheShardsOfStores) {
   }
 }
 
+/// Experts have shards over other ranks than the rest.
+TEST(StepShape, HasTheShardsOfStoresWithExperts) {
+  Recipe recipe = small_recipe();
+  recipe.model.name = "moe";
+  recipe.model.num_experts = 6;
+  recipe.model.moe_inter_dim = 10;
+  recipe.model.load_balance_coeff = 0.01;
+  recipe.parallelism.context_parallel_degree = 3;
+  recipe.parallelism.tensor_parallel_degree = 2;
+  for (const int ep : {1, 2, 6}) {
+    recipe.parallelism.expert_parallel_degree = ep;
+    for (int zero = 0; zero <= 3; ++zero) {
+      recipe.parallelism.zero = zero;
+      const plan::step::StepShape shape = shape_of(recipe);
+      const plan::step::StepTables tables(shape);
+      const plan::step::StepProgram step = plan::step::build_step(shape);
+      EXPECT_TRUE(plan::step::check_step(step.world(), shape).empty()) << ep << " " << zero;
+      std::int64_t values = 0;
+      for (const auto& unit : shape.units) values += unit.split + unit.summed + unit.experts;
+      EXPECT_EQ(values, make_model(recipe)->cost().parameters);
+      const std::unique_ptr<model::Model> model = make_model(recipe);
+      comm::run_ranks(6, [&](comm::Communicator& comm) {
+        const comm::Mesh mesh(comm, mesh_of(recipe.parallelism));
+        const ReplicaGroups groups(mesh, recipe.parallelism, /*has_experts=*/true);
+        const Store store(*model, 1, groups.replicas(), dtypes_of(recipe.training));
+        EXPECT_EQ(store.bytes_at_rest(), plan::step::resting_bytes(tables, comm.rank()))
+            << ep << " " << zero;
+      });
+    }
+  }
+}
+
 TEST(StepShape, CopiesThatDoNotDivideDpAreRefused) {
   Recipe recipe = small_recipe();
   recipe.parallelism.data_parallel_replicate_degree = 2;

@@ -46,12 +46,21 @@ std::int64_t row_of(const model::Shape& shape) {
   return shape.empty() ? 1 : model::count_of_values(shape) / std::max<std::int64_t>(shape[0], 1);
 }
 
-/// The rank along tp, and their number.
+/// The rank in a group along tp or ep, and their number.
+int index_in(const comm::Communicator* group) {
+  return group == nullptr ? 0 : group->rank();
+}
+int ranks_of(const comm::Communicator* group) {
+  return group == nullptr ? 1 : group->world();
+}
+bool has_others(const comm::Communicator* group) {
+  return ranks_of(group) > 1;
+}
 int tp_index(const Replicas& replicas) {
-  return replicas.tp == nullptr ? 0 : replicas.tp->rank();
+  return index_in(replicas.tp);
 }
 int tp_ranks(const Replicas& replicas) {
-  return replicas.tp == nullptr ? 1 : replicas.tp->world();
+  return ranks_of(replicas.tp);
 }
 
 /// The rows of a range that lie in elements [begin, end) of it; both are at ends of rows.
@@ -89,7 +98,7 @@ std::vector<std::int64_t> shares_of(std::span<const model::GlobalRange> paramete
 Store::Store(const model::Model& model, std::int64_t seed, const Replicas& replicas,
              const Dtypes& dtypes, const StatePlace& place)
     : replicas_(replicas),
-      zero_(replicas.sharded != nullptr && replicas.sharded->world() > 1 ? replicas.zero : 0),
+      zero_(has_others(replicas.sharded) || has_others(replicas.experts) ? replicas.zero : 0),
       dtypes_(dtypes),
       place_(place) {
   if (replicas.zero < 0 || replicas.zero > 3) {
@@ -137,22 +146,28 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
   std::vector<model::GlobalRange> ranges;
   for (const model::Parameter& parameter : parameters) {
     if (parameter.units.front() != name) continue;
-    ranges.push_back(model::range_of(parameter, tp_index(replicas_), tp_ranks(replicas_)));
+    ranges.push_back(range_here(parameter));
     weights_.push_back({.parameter = parameter,
                         .range = ranges.back(),
                         .copies = model::copies_along_tp(parameter, tp_ranks(replicas_)),
                         .begin = count});
     count += model::count_of_values(ranges.back().size);
   }
+  const bool has_experts =
+      weights_.size() > first_weight && weights_[first_weight].parameter.is_expert;
+  comm::Communicator* const group = has_experts ? replicas_.experts : replicas_.sharded;
   Unit unit{.name = name,
+            .has_experts = has_experts,
+            .replicas = group,
+            .zero = has_others(group) ? zero_ : 0,
             .used = {},
             .owners = {},
             .counts = {count},
             .values = FlatBuffer(count, dtypes_.param),
             .gradients = FlatBuffer(count, dtypes_.master)};
-  if (zero_ > 0) {
-    unit.counts = shares_of(ranges, replicas_.sharded->world());
-    const auto mine = unit.counts.begin() + replicas_.sharded->rank();
+  if (unit.zero > 0) {
+    unit.counts = shares_of(ranges, group->world());
+    const auto mine = unit.counts.begin() + group->rank();
     unit.begin = std::accumulate(unit.counts.begin(), mine, std::int64_t{0});
   }
   for (std::size_t i = first_weight; i < weights_.size(); ++i) {
@@ -166,21 +181,21 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
   }
   const std::int64_t own = own_count(unit);
   if (place_.on_host) {
-    unit.state = at::zeros({(masters_in_state() ? 3 : 2) * own}, dtypes_.master);
+    unit.state = at::zeros({(masters_in_state(unit) ? 3 : 2) * own}, dtypes_.master);
   }
   const auto state = [&](std::int64_t i) {
     return place_.on_host ? unit.state.narrow(0, i * own, own) : at::zeros({own}, dtypes_.master);
   };
   unit.means = state(0);
   unit.squares = state(1);
-  unit.own_values = masters_in_state()  ? state(2)
-                    : has_own_masters() ? at::empty({own}, dtypes_.master)
-                                        : unit.values.view(unit.begin, {own});
+  unit.own_values = masters_in_state(unit)  ? state(2)
+                    : has_own_masters(unit) ? at::empty({own}, dtypes_.master)
+                                            : unit.values.view(unit.begin, {own});
   unit.own_gradients =
-      zero_ < 2 ? unit.gradients.view(unit.begin, {own}) : at::zeros({own}, dtypes_.master);
+      unit.zero < 2 ? unit.gradients.view(unit.begin, {own}) : at::zeros({own}, dtypes_.master);
   add_pieces(unit, first_weight);
-  if (zero_ == 3) unit.values.drop();
-  if (zero_ >= 2) unit.gradients.drop();
+  if (unit.zero == 3) unit.values.drop();
+  if (unit.zero >= 2) unit.gradients.drop();
   units_.push_back(std::move(unit));
 }
 
@@ -204,7 +219,9 @@ void Store::add_pieces(const Unit& unit, std::size_t first_weight) {
                        .mean = view(unit.means),
                        .square = view(unit.squares),
                        .is_copy = tp_index(replicas_) % weight.copies != 0,
-                       .unit = units()});
+                       .unit = units(),
+                       .is_expert = unit.has_experts,
+                       .sign_rate = weight.parameter.sign_rate});
   }
 }
 
@@ -217,30 +234,40 @@ Store::Unit& Store::unit_at(int unit) {
 }
 
 std::int64_t Store::own_count(const Unit& unit) const {
-  return unit.counts[zero_ > 0 ? static_cast<std::size_t>(replicas_.sharded->rank()) : 0];
+  return unit.counts[unit.zero > 0 ? static_cast<std::size_t>(unit.replicas->rank()) : 0];
+}
+
+model::GlobalRange Store::range_here(const model::Parameter& parameter) const {
+  if (parameter.is_expert) {
+    return model::expert_range_of(parameter, index_in(replicas_.ep), ranks_of(replicas_.ep));
+  }
+  return model::range_of(parameter, tp_index(replicas_), tp_ranks(replicas_));
 }
 
 void Store::fill(const Fill& fill) {
   std::string digests;
+  std::string expert_digests;
   std::map<int, std::string> along_tp;
   for (Unit& unit : units_) {
     // The whole unit on every rank, which keeps its own share.
-    const at::Tensor whole =
-        has_own_masters() ? at::empty({unit.values.count()}, dtypes_.master) : unit.values.all();
+    const at::Tensor whole = has_own_masters(unit)
+                                 ? at::empty({unit.values.count()}, dtypes_.master)
+                                 : unit.values.all();
     for (const Weight& weight : weights_) {
       if (weight.parameter.units.front() != unit.name) continue;
       const at::Tensor values =
           whole.narrow(0, weight.begin, model::count_of_values(weight.range.size));
       fill(weight.parameter.name, weight.range, values);
       const std::string digest = weight.parameter.name + ' ' + to_string(digest_of_values(values));
-      digests += digest;
+      (unit.has_experts ? expert_digests : digests) += digest;
       if (weight.copies > 1) along_tp[weight.copies] += digest;
     }
-    if (!has_own_masters()) continue;
+    if (!has_own_masters(unit)) continue;
     unit.own_values.copy_(whole.narrow(0, unit.begin, own_count(unit)));
-    if (zero_ < 3) unit.values.all().copy_(whole);
+    if (unit.zero < 3) unit.values.all().copy_(whole);
   }
   digest_ = proof::digest_of(digests);
+  expert_digest_ = proof::digest_of(expert_digests);
   for (const auto& [ranks, text] : along_tp) digests_along_tp_[ranks] = proof::digest_of(text);
 }
 
@@ -248,18 +275,18 @@ void Store::fill(const Fill& fill) {
 at::Tensor Store::place_own_values(Unit& unit) const {
   at::Tensor place = unit.values.all().narrow(0, unit.begin, own_count(unit));
   const bool is_placed = std::exchange(unit.is_placed, false);
-  if (has_own_masters() && !is_placed) place.copy_(unit.own_values);
+  if (has_own_masters(unit) && !is_placed) place.copy_(unit.own_values);
   return place;
 }
 
 void Store::start_gather(Unit& unit) {
-  unit.gather = comm::start_all_gather(*replicas_.sharded, array_of(place_own_values(unit)),
+  unit.gather = comm::start_all_gather(*unit.replicas, array_of(place_own_values(unit)),
                                        array_of(unit.values.all()), unit.counts);
 }
 
 void Store::gather(int unit) {
   Unit& of = unit_at(unit);
-  if (zero_ < 3 || of.values.has_memory()) return;
+  if (of.zero < 3 || of.values.has_memory()) return;
   of.values.take();
   count_bytes();
   start_gather(of);
@@ -274,7 +301,7 @@ void Store::drop_values(int unit) {
 void Store::wait_for_gather(Unit& unit) {
   if (!unit.gather) return;
   const WaitTime wait(waited_s_);
-  replicas_.sharded->wait(unit.gather);
+  unit.replicas->wait(unit.gather);
   unit.gather = {};
 }
 
@@ -306,8 +333,8 @@ model::Weights Store::weights_of(const Unit& of) const {
 }
 
 void Store::release(int unit) {
-  if (zero_ < 3) return;
   for (const std::size_t owner : unit_at(unit).owners) {
+    if (units_[owner].zero < 3) continue;
     wait_for_gather(units_[owner]);
     units_[owner].values.drop();
   }
@@ -316,7 +343,7 @@ void Store::release(int unit) {
 void Store::zero_gradients() {
   for (Unit& unit : units_) {
     unit.has_sum = false;
-    if (zero_ < 2) {
+    if (unit.zero < 2) {
       unit.gradients.clear();  // own_gradients are a view of them
     } else {
       unit.own_gradients.zero_();
@@ -325,8 +352,8 @@ void Store::zero_gradients() {
 }
 
 void Store::begin_backward(int unit) {
-  if (zero_ < 2) return;
   for (const std::size_t owner : unit_at(unit).owners) {
+    if (units_[owner].zero < 2) continue;
     // The sum of the sequence before may still be under way.
     if (reduction_ && reduction_->unit == owner) finish_sum();
     FlatBuffer& gradients = units_[owner].gradients;
@@ -345,14 +372,14 @@ void Store::start_sum(int unit) {
   at::Tensor all = of.gradients.all();
   if (is_rounded) {
     all = reduction.message = all.to(dtypes_.reduce);
-    if (zero_ >= 2) of.gradients.drop();
+    if (of.zero >= 2) of.gradients.drop();
   }
   if (is_rounded || of.has_sum) reduction.sum = at::empty({own_count(of)}, dtypes_.reduce);
   reduction.request = comm::start_reduce_scatter(
-      *replicas_.sharded, array_of(all),
+      *of.replicas, array_of(all),
       array_of(reduction.sum.defined() ? reduction.sum : of.own_gradients), comm::Reduction::Sum,
       of.counts);
-  of.has_sum = zero_ >= 2;
+  of.has_sum = of.zero >= 2;
   reduction_ = std::move(reduction);
   count_bytes();
 }
@@ -384,17 +411,17 @@ void Store::sum_share(int unit, comm::Communicator& group) {
 
 void Store::finish_sum() {
   if (!reduction_) return;
+  Unit& of = units_[reduction_->unit];
   {
     const WaitTime wait(waited_s_);
-    replicas_.sharded->wait(reduction_->request);
+    of.replicas->wait(reduction_->request);
   }
-  Unit& of = units_[reduction_->unit];
   if (reduction_->is_added) {
     of.own_gradients.add_(reduction_->sum);
   } else if (reduction_->sum.defined()) {
     of.own_gradients.copy_(reduction_->sum);
   }
-  if (zero_ >= 2) of.gradients.drop();
+  if (of.zero >= 2) of.gradients.drop();
   reduction_.reset();
 }
 
@@ -420,14 +447,15 @@ std::string Store::not_finite(int unit) const {
 }
 
 void Store::gather_values() {
-  if (zero_ == 3) return;  // gathered when they are used
-  for (int unit = 0; unit < units(); ++unit) start_gather_values(unit);
+  for (int unit = 0; unit < units(); ++unit) {
+    if (unit_at(unit).zero < 3) start_gather_values(unit);  // else gathered when they are used
+  }
   finish_gathers();
 }
 
 void Store::start_gather_values(int unit) {
   Unit& of = unit_at(unit);
-  if (zero_ == 0) {
+  if (of.zero == 0) {
     place_own_values(of);
   } else {
     start_gather(of);
@@ -443,8 +471,8 @@ std::int64_t Store::bytes_at_rest() const {
   std::int64_t bytes = 0;
   for (const Unit& unit : units_) {
     const std::int64_t own = own_count(unit) * master;
-    bytes += zero_ < 3 ? unit.values.bytes() : own;
-    bytes += zero_ < 2 ? unit.gradients.bytes() : own;
+    bytes += unit.zero < 3 ? unit.values.bytes() : own;
+    bytes += unit.zero < 2 ? unit.gradients.bytes() : own;
     if (!place_.on_host) bytes += state_bytes(unit);
   }
   return bytes;
@@ -453,8 +481,8 @@ std::int64_t Store::bytes_at_rest() const {
 void Store::count_bytes() {
   std::int64_t bytes = bytes_at_rest() + staged_bytes_;
   for (const Unit& unit : units_) {
-    if (zero_ == 3 && unit.values.has_memory()) bytes += unit.values.bytes();
-    if (zero_ >= 2 && unit.gradients.has_memory()) bytes += unit.gradients.bytes();
+    if (unit.zero == 3 && unit.values.has_memory()) bytes += unit.values.bytes();
+    if (unit.zero >= 2 && unit.gradients.has_memory()) bytes += unit.gradients.bytes();
   }
   if (reduction_) {
     for (const at::Tensor& beside : {reduction_->message, reduction_->sum}) {

@@ -58,7 +58,9 @@ struct Piece {
   /// A rank before this one along tp has the same: this one neither counts it in a norm nor saves
   /// it.
   bool is_copy = false;
-  int unit = 0;  ///< The unit that owns the parameter.
+  int unit = 0;            ///< The unit that owns the parameter.
+  bool is_expert = false;  ///< Its replicas are Replicas::experts.
+  double sign_rate = 0;    ///< As in model/parameter.h.
 };
 
 /// The ranks among which a store divides its parameters, in groups that must outlive it.
@@ -72,6 +74,11 @@ struct Replicas {
   comm::Communicator* copies = nullptr;
   /// Those along tp, each with its ranges of the parameters. Null: this rank alone.
   comm::Communicator* tp = nullptr;
+  /// Those that have the same experts, and divide these as `sharded` divide all others. Null: this
+  /// rank alone. Copies are the same.
+  comm::Communicator* experts = nullptr;
+  /// Those along ep, each with its experts. Null: this rank has all.
+  comm::Communicator* ep = nullptr;
 };
 
 /// The place of the optimizer's state: moments, and masters that are others than the values that
@@ -98,10 +105,15 @@ class Store {
   Store& operator=(const Store&) = delete;
 
   int units() const { return static_cast<int>(units_.size()); }
-  /// The stage; 0 on one rank.
+  /// The stage; 0 if no unit has replicas.
   int zero() const { return zero_; }
+  int zero(int unit) const { return units_.at(static_cast<std::size_t>(unit)).zero; }
   const Dtypes& dtypes() const { return dtypes_; }
   const Replicas& replicas() const { return replicas_; }
+  /// Those that divide a unit, or at stage 0 have all of it. Null: this rank alone.
+  comm::Communicator* replicas(int unit) const {
+    return units_.at(static_cast<std::size_t>(unit)).replicas;
+  }
   /// The group of so many neighbours along tp that have some ranges alike; null: no parameter is
   /// shared so.
   comm::Communicator* sharers(int ranks) const;
@@ -111,9 +123,10 @@ class Store {
   using Fill = std::function<void(const std::string& name, const model::GlobalRange&,
                                   const at::Tensor& values)>;
   void fill(const Fill& fill);
-  /// Digest of all values of the last fill(), of the initial values before: equal on replicas that
-  /// were given the same.
+  /// Digests of all values of the last fill(), of the initial values before: equal on replicas that
+  /// were given the same; that of experts on the replicas of experts.
   const proof::Digest& digest() const { return digest_; }
+  const proof::Digest& expert_digest() const { return expert_digest_; }
   /// Likewise of those that several ranks along tp have, by the number of these: equal on
   /// sharers().
   const std::map<int, proof::Digest>& digests_along_tp() const { return digests_along_tp_; }
@@ -192,7 +205,8 @@ class Store {
     std::string name;
     proof::Digest digest;
     int along_tp = 1;        ///< Ranks along tp that have it.
-    bool in_shares = false;  ///< All ranks that divide parameters have it.
+    bool in_shares = false;  ///< All ranks that divide its unit have it.
+    bool is_expert = false;  ///< The replicas of experts have it, others not.
   };
   std::vector<SharedValue> shared_values() const;
   /// A part of the masters, divided over replicas, of a parameter that several ranks along tp have.
@@ -238,11 +252,14 @@ class Store {
   };
   struct Unit {
     std::string name;
-    std::vector<std::size_t> used;     ///< Numbers of the weights that it uses.
-    std::vector<std::size_t> owners;   ///< Units in whose buffers those lie.
-    std::vector<std::int64_t> counts;  ///< Elements that each replica owns.
-    std::int64_t begin = 0;            ///< The first element of this rank.
-    FlatBuffer values, gradients;      ///< Whole; values as models are given them.
+    bool has_experts = false;
+    comm::Communicator* replicas = nullptr;  ///< Those that divide it, or null.
+    int zero = 0;                            ///< Stage; 0 without replicas.
+    std::vector<std::size_t> used;           ///< Numbers of the weights that it uses.
+    std::vector<std::size_t> owners;         ///< Units in whose buffers those lie.
+    std::vector<std::int64_t> counts;        ///< Elements that each replica owns.
+    std::int64_t begin = 0;                  ///< The first element of this rank.
+    FlatBuffer values, gradients;            ///< Whole; values as models are given them.
     /// This rank's share, flat; of the values its masters.
     at::Tensor own_values = {}, own_gradients = {}, means = {}, squares = {};
     at::Tensor state = {};   ///< On the host: means, squares and masters with them, one tensor.
@@ -267,14 +284,18 @@ class Store {
   };
 
   void add_unit(const std::string& name, const std::vector<model::Parameter>& parameters);
+  /// This rank's range of a parameter, whole over its replicas.
+  model::GlobalRange range_here(const model::Parameter& parameter) const;
   void add_pieces(const Unit& unit, std::size_t first_weight);
   Unit& unit_at(int unit);
   model::Weights weights_of(const Unit& unit) const;
   std::int64_t own_count(const Unit& unit) const;
   /// Whether masters have memory beside that of the values that models are given.
-  bool has_own_masters() const { return zero_ == 3 || dtypes_.param != dtypes_.master; }
+  bool has_own_masters(const Unit& unit) const {
+    return unit.zero == 3 || dtypes_.param != dtypes_.master;
+  }
   /// Whether these are with the state; at stage 3 ranks gather them.
-  bool masters_in_state() const { return zero_ < 3 && has_own_masters(); }
+  bool masters_in_state(const Unit& unit) const { return unit.zero < 3 && has_own_masters(unit); }
   std::int64_t state_bytes(const Unit& unit) const;
   StateBuffer& buffer_of(int unit, int buffer);
   at::Tensor place_own_values(Unit& unit) const;
@@ -299,7 +320,7 @@ class Store {
   double waited_s_ = 0;
   /// The ranks along tp that share a range, by their number; those of all ranks are `tp` itself.
   std::map<int, std::unique_ptr<comm::Communicator>> shared_;
-  proof::Digest digest_;
+  proof::Digest digest_, expert_digest_;
   std::map<int, proof::Digest> digests_along_tp_;
   std::array<StateBuffer, kBuffers> buffers_;
   std::int64_t staged_bytes_ = 0;   ///< State in buffers.

@@ -27,7 +27,7 @@ at::Tensor staged(const at::Tensor& state, const at::Tensor& values) {
 }  // namespace
 
 std::int64_t Store::state_bytes(const Unit& unit) const {
-  return (masters_in_state() ? 3 : 2) * own_count(unit) *
+  return (masters_in_state(unit) ? 3 : 2) * own_count(unit) *
          static_cast<std::int64_t>(c10::elementSize(dtypes_.master));
 }
 
@@ -58,21 +58,22 @@ std::vector<Piece> Store::staged_pieces(int unit, int buffer) {
     const WaitTime wait(waited_s_);
     lane_->wait(from.fetched);
   }
+  const bool has_masters = masters_in_state(unit_at(unit));
   std::vector<Piece> pieces;
   for (const Piece& piece : pieces_) {
     if (piece.unit != unit) continue;
     pieces.push_back(piece);
     pieces.back().mean = staged(piece.mean, from.values);
     pieces.back().square = staged(piece.square, from.values);
-    if (masters_in_state()) pieces.back().value = staged(piece.value, from.values);
+    if (has_masters) pieces.back().value = staged(piece.value, from.values);
   }
   return pieces;
 }
 
 void Store::place_staged(int unit, int buffer) {
   const StateBuffer& from = buffer_of(unit, buffer);
-  if (!masters_in_state()) return;
   Unit& of = unit_at(unit);
+  if (!masters_in_state(of)) return;
   of.values.all().narrow(0, of.begin, own_count(of)).copy_(staged(of.own_values, from.values));
   of.is_placed = true;
 }

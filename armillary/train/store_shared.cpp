@@ -30,23 +30,27 @@ comm::Communicator* Store::sharers(int ranks) const {
 
 std::vector<Store::SharedValue> Store::shared_values() const {
   std::vector<SharedValue> values;
-  if (zero_ < 3) {
-    for (const Weight& weight : weights_) {
-      values.push_back({.name = weight.parameter.name,
-                        .digest = digest_of_values(weight.value),
-                        .along_tp = weight.copies,
-                        .in_shares = true});
+  for (const Unit& unit : units_) {
+    if (unit.zero == 3) continue;
+    for (const Weight* const weight : owned_by(unit)) {
+      values.push_back({.name = weight->parameter.name,
+                        .digest = digest_of_values(weight->value),
+                        .along_tp = weight->copies,
+                        .in_shares = true,
+                        .is_expert = unit.has_experts});
     }
   }
-  if (!has_own_masters() || (zero_ > 0 && replicas_.copies == nullptr)) return values;
   const auto name_of = [](const Weight& weight) { return weight.parameter.name; };
   for (const Piece& piece : pieces_) {
+    const Unit& unit = units_[static_cast<std::size_t>(piece.unit)];
+    if (!has_own_masters(unit) || (unit.zero > 0 && replicas_.copies == nullptr)) continue;
     const Weight& weight = *std::ranges::find(weights_, piece.name, name_of);
     // Shares are compared along tp in shared_parts().
     values.push_back({.name = piece.name,
                       .digest = digest_of_values(piece.value),
-                      .along_tp = zero_ == 0 ? weight.copies : 1,
-                      .in_shares = zero_ == 0});
+                      .along_tp = unit.zero == 0 ? weight.copies : 1,
+                      .in_shares = unit.zero == 0,
+                      .is_expert = unit.has_experts});
   }
   return values;
 }
@@ -80,8 +84,8 @@ void Store::add_share_ends(std::set<std::int64_t>& ends, const std::vector<const
 
 std::vector<Store::SharedPart> Store::shared_parts() const {
   std::vector<SharedPart> parts;
-  if (zero_ == 0 || !has_own_masters()) return parts;
   for (const Unit& unit : units_) {
+    if (unit.zero == 0 || !has_own_masters(unit)) continue;
     const std::vector<const Weight*> owned = owned_by(unit);
     for (const Weight* const weight : owned) {
       const std::int64_t size = model::count_of_values(weight->range.size);
@@ -109,8 +113,12 @@ std::vector<Store::SharedPart> Store::shared_parts() const {
 std::vector<Store::HeldValue> Store::held_values() const {
   std::vector<HeldValue> values;
   for (const Piece& piece : pieces_) values.push_back({piece.name, piece.value, /*is_own=*/true});
-  if (zero_ == 3) return values;
-  for (const Weight& weight : weights_) values.push_back({weight.parameter.name, weight.value});
+  for (const Unit& unit : units_) {
+    if (unit.zero == 3) continue;
+    for (const Weight* const weight : owned_by(unit)) {
+      values.push_back({weight->parameter.name, weight->value});
+    }
+  }
   return values;
 }
 

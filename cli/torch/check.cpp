@@ -59,6 +59,12 @@ train::Recipe read_recipe(const CheckArguments& arguments) {
         "parallelism.data_parallel_replicate_degree=1 --set parallelism.tensor_parallel_degree=1",
         mesh.dp, mesh.tp);
   }
+  if (recipe.parallelism.expert_parallel_degree > 1) {
+    fail<InvalidArgument>(
+        "check: parallelism.expert_parallel_degree = {}; every rank of a check has all parameters; "
+        "1 is required: --set parallelism.expert_parallel_degree=1",
+        recipe.parallelism.expert_parallel_degree);
+  }
   return recipe;
 }
 

@@ -80,7 +80,8 @@ RecipeStep step_of(const RecipeSimulateFlags& flags, train::Recipe of_flags) {
   step.parallelism = {.mesh = mesh,
                       .zero = static_cast<int>(recipe.parallelism.zero),
                       .recompute = model::parse_recompute(recipe.activation_checkpoint.mode),
-                      .microbatch = recipe.training.local_batch_size};
+                      .microbatch = recipe.training.local_batch_size,
+                      .ep = static_cast<int>(recipe.parallelism.expert_parallel_degree)};
   const train::Dtypes dtypes = train::dtypes_of(recipe.training);
   step.rates.gathered_bytes = static_cast<double>(c10::elementSize(dtypes.param));
   step.rates.gradient_bytes = static_cast<double>(c10::elementSize(dtypes.reduce));

@@ -13,7 +13,8 @@ KEYS = {
     "job": "dump_folder description",
     "model": """name dim n_layers n_heads n_kv_heads hidden_dim vocab_size norm_eps rope_theta max_seq_len
         enable_weight_tying multiple_of ffn_dim_multiplier rope_scaling head_dim qkv_bias qk_norm
-        sliding_window hf_folder""",
+        sliding_window num_experts num_shared_experts top_k moe_inter_dim score_func route_norm route_scale
+        router_aux_loss_coef balance_over load_balance_coeff hf_folder""",
     "training": """dataset_path dataset_extensions seq_len global_batch_size local_batch_size steps max_norm
         dtype mixed_precision_param mixed_precision_reduce loss_chunk_tokens seed check_replicas
         validation_path validation_interval validation_sequences
@@ -22,7 +23,7 @@ KEYS = {
     "optimizer": "name lr beta1 beta2 eps weight_decay state_device",
     "lr_scheduler": "warmup_steps decay_ratio decay_type min_lr_factor",
     "parallelism": """pipeline_parallel_degree data_parallel_replicate_degree data_parallel_shard_degree
-        context_parallel_degree tensor_parallel_degree tensor_parallel_keep_inputs zero
+        context_parallel_degree tensor_parallel_degree expert_parallel_degree tensor_parallel_keep_inputs zero
         reshard_after_forward threads_per_rank strategy layout mask wire proofs""",
     "checkpoint": "enable folder interval keep_latest_k",
     "comm": "train_timeout_seconds",

@@ -58,6 +58,9 @@ TEST_F(CheckVerb, BadInputIsRefused) {
   expect_error({"check", recipe_, "--tokens", "0"},
                HasSubstr("check: --tokens 0 given; at least 1 is required"));
   expect_error({"check", recipe_, "--set", "parallelism.strategy=rng"}, HasSubstr("nearest: ring"));
+  expect_error({"check", recipe_, "--set", "model.name=moe", "--set",
+                "parallelism.expert_parallel_degree=3"},
+               HasSubstr("parallelism.expert_parallel_degree = 3; every rank of a check has all"));
   expect_error({"check", recipe_, "--init-from", folder_.path("none")}, HasSubstr("none"));
   expect_error({"check", recipe_, "--report", "/proc/none/report.txt"}, HasSubstr("/proc/none"));
   expect_error({"check", recipe_, "--engine", "gloo"}, HasSubstr("--engine"));

@@ -24,6 +24,7 @@ constexpr std::string_view kMayChange[] = {
     "parallelism.data_parallel_shard_degree",
     "parallelism.context_parallel_degree",
     "parallelism.tensor_parallel_degree",
+    "parallelism.expert_parallel_degree",
     "parallelism.tensor_parallel_keep_inputs",
     "parallelism.zero",
     "parallelism.reshard_after_forward",

@@ -77,6 +77,7 @@ struct MeshGridOptions {
   int copies = 1;  ///< A divisor of dp.
   std::int64_t local_batch_size = 1;
   bool reshard_after_forward = true;
+  int ep = 1;
 };
 
 struct GridCell {
@@ -91,9 +92,9 @@ inline std::string mesh_text(const MeshShape& mesh) {
 }
 inline std::string to_string(const GridCell& cell) {
   const MeshGridOptions& options = cell.options;
-  return fmt::format("{}, ZeRO-{}, recompute {}, {}, copies {}, local batch {}{}",
+  return fmt::format("{}, ZeRO-{}, recompute {}, {}, copies {}, ep {}, local batch {}{}",
                      mesh_text(cell.mesh), cell.zero, cell.recompute, options.strategy,
-                     options.copies, options.local_batch_size,
+                     options.copies, options.ep, options.local_batch_size,
                      options.reshard_after_forward ? "" : ", parameters stay");
 }
 inline std::string to_string(const GridModel& model) {
@@ -161,6 +162,7 @@ inline Recipe on_cell(Recipe recipe, const GridCell& cell) {
   recipe.parallelism.data_parallel_shard_degree = cell.mesh.dp / cell.options.copies;
   recipe.parallelism.context_parallel_degree = cell.mesh.cp;
   recipe.parallelism.tensor_parallel_degree = cell.mesh.tp;
+  recipe.parallelism.expert_parallel_degree = cell.options.ep;
   recipe.parallelism.zero = cell.zero;
   recipe.parallelism.reshard_after_forward = cell.options.reshard_after_forward;
   recipe.parallelism.strategy = cell.options.strategy;
