@@ -2,8 +2,10 @@
 //
 //   embedding   tokens_BL, and learned positions --> x_BLE
 //   layers.i    x + attention(norm(x)) = h, then h + feed_forward(norm(h))
-//   layers.i.experts    the second half of a layer with experts (moe_layer.h); layers.i is the
-//   first head        norm, then the output matrix: logits_BLV, or with labels the loss
+//   head        norm, then the output matrix: logits_BLV, or with labels the loss
+//
+// With experts layers.i ends with h, and the rest is a unit behind it, layers.i.experts
+// (moe_layer.h).
 //
 // Pre-norm with RMSNorm or LayerNorm, rotary or learned positions, grouped-query attention with or
 // without norms of Q and K, GELU or SwiGLU, biases in the layers, of Q, K and V alone, or none.

@@ -59,8 +59,9 @@ at::Tensor rows_of_choice(const at::Tensor& rows_NE, const ExpertRows& rows, std
   return rows_NE.index_select(0, rows.place_TK.select(1, j));
 }
 
-/// Sends rows to experts, or back to their tokens, and returns those that come, which are not there
-/// yet. Without a graph.
+/// Sends rows to experts, or back to their tokens. Returns what stands for them in a graph:
+/// nothing, for a node's output and its gradient are of one shape, and these rows are others than
+/// those that come back in backward; on one rank the rows themselves. Without a graph.
 at::Tensor started(const at::Tensor& rows_NE, const ExpertRows& rows, bool is_back) {
   if (!rows.ranks) return rows_NE;
   RowsUnderWay& way = is_back ? *rows.to_tokens : *rows.to_experts;
@@ -68,6 +69,7 @@ at::Tensor started(const at::Tensor& rows_NE, const ExpertRows& rows, bool is_ba
   const std::int64_t dim = rows_NE.size(1);
   const auto elements = [&](const std::vector<std::int64_t>& counts) {
     std::vector<std::int64_t> all;
+    all.reserve(counts.size());
     for (const std::int64_t count : counts) all.push_back(count * dim);
     return all;
   };
@@ -76,18 +78,17 @@ at::Tensor started(const at::Tensor& rows_NE, const ExpertRows& rows, bool is_ba
   const bool is_permuted = is_back && rows.by_rank_R.defined();
   const at::Tensor outgoing = is_permuted ? rows_NE.index_select(0, rows.by_rank_R) : rows_NE;
   const std::int64_t count = is_back ? rows.token_N.size(0) : rows.received();
-  at::Tensor incoming = at::empty({count, dim}, rows_NE.options());
-  // Not the tensors that autograd sees: they refer to nodes, which refer to this.
+  // Not a tensor that autograd sees: it refers to nodes, which refer to this.
   way.outgoing = outgoing.contiguous().detach();
-  way.incoming = incoming.detach();
+  way.incoming = at::empty({count, dim}, rows_NE.options());
   way.exchange = rows.ranks->start_all_to_all(way.outgoing, is_back ? there : here, way.incoming,
                                               is_back ? here : there);
-  return incoming;
+  return at::empty({0}, rows_NE.options());
 }
 
-/// The rows that `started` has returned, when they are there: by expert, or by token and expert.
-at::Tensor arrived(const at::Tensor& started_NE, const ExpertRows& rows, bool is_back) {
-  if (!rows.ranks) return started_NE;
+/// The rows that come, when they are there: by expert, or by token and expert.
+at::Tensor arrived(const at::Tensor& started_rows, const ExpertRows& rows, bool is_back) {
+  if (!rows.ranks) return started_rows;
   RowsUnderWay& way = is_back ? *rows.to_tokens : *rows.to_experts;
   ARMILLARY_CHECK(way.exchange != nullptr);
   way.exchange->wait();
@@ -119,10 +120,10 @@ class StartDispatch : public torch::autograd::Function<StartDispatch> {
 
 class FinishDispatch : public torch::autograd::Function<FinishDispatch> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& started_RE,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& started_rows,
                             const SharedRows& rows) {
     save_rows(ctx, rows);
-    return arrived(started_RE, *rows, /*is_back=*/false);
+    return arrived(started_rows, *rows, /*is_back=*/false);
   }
   static variable_list backward(AutogradContext* ctx, const variable_list& grads) {
     return {started(grads[0], *saved_rows(ctx), /*is_back=*/true), Variable()};
@@ -143,9 +144,9 @@ class StartCombine : public torch::autograd::Function<StartCombine> {
 
 class FinishCombine : public torch::autograd::Function<FinishCombine> {
  public:
-  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& started_NE,
+  static at::Tensor forward(AutogradContext* ctx, const at::Tensor& started_rows,
                             const at::Tensor& weights_TK, const SharedRows& rows) {
-    const at::Tensor rows_NE = arrived(started_NE, *rows, /*is_back=*/true);
+    const at::Tensor rows_NE = arrived(started_rows, *rows, /*is_back=*/true);
     ctx->save_for_backward({rows_NE, weights_TK});
     save_rows(ctx, rows);
     at::Tensor sum_TE = at::zeros({rows->dim_tokens, rows_NE.size(1)}, weights_TK.options());
@@ -167,13 +168,13 @@ class FinishCombine : public torch::autograd::Function<FinishCombine> {
           0, rows->place_TK.select(1, j),
           (dy_TE * weights_TK.select(1, j).unsqueeze(1)).to(rows_NE.scalar_type()));
     }
-    const at::Tensor started_NE = started(drows_NE, *rows, /*is_back=*/false);
+    const at::Tensor started_rows = started(drows_NE, *rows, /*is_back=*/false);
     at::Tensor dweights_TK = at::empty_like(weights_TK);
     for (std::int64_t j = 0; j < weights_TK.size(1); ++j) {
       const at::Tensor of_choice = rows_of_choice(rows_NE, *rows, j).to(weights_TK.scalar_type());
       dweights_TK.select(1, j).copy_((dy_TE * of_choice).sum(1));
     }
-    return {started_NE, dweights_TK, Variable()};
+    return {started_rows, dweights_TK, Variable()};
   }
 };
 
@@ -279,17 +280,17 @@ at::Tensor start_dispatch(const at::Tensor& x_TE, const SharedRows& rows) {
   return StartDispatch::apply(x_TE, rows);
 }
 
-at::Tensor finish_dispatch(const at::Tensor& started_RE, const SharedRows& rows) {
-  return FinishDispatch::apply(started_RE, rows);
+at::Tensor finish_dispatch(const at::Tensor& started_rows, const SharedRows& rows) {
+  return FinishDispatch::apply(started_rows, rows);
 }
 
 at::Tensor start_combine(const at::Tensor& results_RE, const SharedRows& rows) {
   return StartCombine::apply(results_RE, rows);
 }
 
-at::Tensor finish_combine(const at::Tensor& started_NE, const at::Tensor& weights_TK,
+at::Tensor finish_combine(const at::Tensor& started_rows, const at::Tensor& weights_TK,
                           const SharedRows& rows) {
-  return FinishCombine::apply(started_NE, weights_TK, rows);
+  return FinishCombine::apply(started_rows, weights_TK, rows);
 }
 
 }  // namespace armillary::model

@@ -52,19 +52,19 @@ std::vector<std::shared_ptr<const ExpertRows>> expert_rows(const at::Tensor& exp
                                                            std::shared_ptr<ExpertParallel> ranks,
                                                            int parts = 1);
 
-// Differentiable; collective over the ranks, in backward too. Results of a start are not there yet:
-// nothing but its end may read them. Backward starts what forward ends, and ends what it starts.
+// Differentiable; collective over the ranks, in backward too. The result of a start is for its end
+// alone, which waits for the rows. Backward starts what forward ends, and ends what it starts.
 
 /// Rows for the experts of this rank, by expert: [R, E].
 at::Tensor start_dispatch(const at::Tensor& x_TE, const std::shared_ptr<const ExpertRows>& rows);
-at::Tensor finish_dispatch(const at::Tensor& started_RE,
+at::Tensor finish_dispatch(const at::Tensor& started_rows,
                            const std::shared_ptr<const ExpertRows>& rows);
 
 /// Sums of the results of each token's experts times weights_TK (fp32, of fp64 in fp64), in the
 /// order of the token's experts; computed in the dtype of the weights and rounded once.
 at::Tensor start_combine(const at::Tensor& results_RE,
                          const std::shared_ptr<const ExpertRows>& rows);
-at::Tensor finish_combine(const at::Tensor& started_NE, const at::Tensor& weights_TK,
+at::Tensor finish_combine(const at::Tensor& started_rows, const at::Tensor& weights_TK,
                           const std::shared_ptr<const ExpertRows>& rows);
 
 }  // namespace armillary::model

@@ -4,7 +4,6 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
@@ -25,19 +24,12 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-/// out = a b, or out += a b, of one dtype but for `out`.
+/// out = a b, of one dtype but for `out`.
 void multiply_into(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool native_bf16) {
   if (out.scalar_type() == a.scalar_type() && a.scalar_type() != at::kBFloat16) {
     at::mm_out(out, a, b);
   } else {
     out.copy_(multiply(a, b, native_bf16));
-  }
-}
-void add_product(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool native_bf16) {
-  if (out.scalar_type() == a.scalar_type() && a.scalar_type() != at::kBFloat16) {
-    at::addmm_out(out, out, a, b);
-  } else {
-    out.add_(multiply(a, b, native_bf16));
   }
 }
 
@@ -96,13 +88,14 @@ class GroupedLinear : public torch::autograd::Function<GroupedLinear> {
     if (!dweight.sum.defined()) {
       dweight.sum = at::zeros(weight_XFE.sizes(), x_RE.options().dtype(gradient_dtype(weight_XFE)));
     }
-    for_each_expert(
-        of_expert, weight_XFE.size(0), [&](std::int64_t i, std::int64_t begin, std::int64_t rows) {
-          const at::Tensor w_FE = weight_XFE.select(0, i).to(x_RE.scalar_type());
-          const at::Tensor dy = dy_RF.narrow(0, begin, rows);
-          multiply_into(dx_RE.narrow(0, begin, rows), dy, w_FE, native_bf16);
-          add_product(dweight.sum.select(0, i), dy.t(), x_RE.narrow(0, begin, rows), native_bf16);
-        });
+    for_each_expert(of_expert, weight_XFE.size(0),
+                    [&](std::int64_t i, std::int64_t begin, std::int64_t rows) {
+                      const at::Tensor w_FE = weight_XFE.select(0, i).to(x_RE.scalar_type());
+                      const at::Tensor dy = dy_RF.narrow(0, begin, rows);
+                      multiply_into(dx_RE.narrow(0, begin, rows), dy, w_FE, native_bf16);
+                      at::Tensor sum_FE = dweight.sum.select(0, i);
+                      add_product(sum_FE, dy.t(), x_RE.narrow(0, begin, rows), native_bf16);
+                    });
     const bool is_last = ++dweight.terms == dweight.calls;
     if (is_last) dweight.terms = 0;
     return {dx_RE, is_last ? std::exchange(dweight.sum, {}) : Variable(), Variable(), Variable()};

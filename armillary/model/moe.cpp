@@ -20,7 +20,7 @@ Enum enumerator(const std::vector<std::string>& names, const std::string& name) 
 
 DecoderOptions moe_options(const ModelOptions& model) {
   const DecoderOptions dense = llama_options(model);
-  MoeOptions moe{
+  const MoeOptions moe{
       .num_experts = model.num_experts,
       .num_shared_experts = model.num_shared_experts,
       .top_k = model.top_k,
@@ -31,7 +31,7 @@ DecoderOptions moe_options(const ModelOptions& model) {
       .router_aux_loss_coef = model.router_aux_loss_coef,
       .balance_over = enumerator<BalanceGroup>(balance_group_names(), model.balance_over),
       .load_balance_coeff = model.load_balance_coeff};
-  return DecoderOptions(dense).moe(std::move(moe));
+  return DecoderOptions(dense).moe(moe);
 }
 
 void check_moe(const ModelOptions& model) {

@@ -16,6 +16,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& values,
                                  const std::vector<std::shared_ptr<const ExpertRows>>& rows) {
   if (rows.size() == 1) return {values};
   std::vector<std::int64_t> sizes;
+  sizes.reserve(rows.size());
   for (const auto& part : rows) sizes.push_back(part->dim_tokens);
   return values.split_with_sizes(sizes, 0);
 }
@@ -30,6 +31,7 @@ at::Tensor routed_experts(const at::Tensor& x_TE, const Routes& routes,
   const std::vector<at::Tensor> x = parts_of(x_TE, rows);
   const std::vector<at::Tensor> weights_of = parts_of(routes.weights_TK, rows);
   std::vector<at::Tensor> there;
+  there.reserve(parts);
   for (std::size_t i = 0; i < parts; ++i) there.push_back(start_dispatch(x[i], rows[i]));
   if (options.beside) options.beside();
   const PartialGradients gradients = partial_gradients(static_cast<int>(parts));
@@ -41,6 +43,7 @@ at::Tensor routed_experts(const at::Tensor& x_TE, const Routes& routes,
     back.push_back(start_combine(results_RE, rows[i]));
   }
   std::vector<at::Tensor> out;
+  out.reserve(parts);
   for (std::size_t i = 0; i < parts; ++i) {
     out.push_back(finish_combine(back[i], weights_of[i], rows[i]));
   }

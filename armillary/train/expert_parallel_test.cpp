@@ -55,6 +55,7 @@ at::Tensor two_of(const at::Tensor& first_T, const at::Tensor& second_T) {
 std::vector<Routed> routes_on(int ranks) {
   const std::vector<std::int64_t> even(static_cast<std::size_t>(ranks), 5);
   std::vector<std::int64_t> uneven;
+  uneven.reserve(even.size());
   for (int rank = 0; rank < ranks; ++rank) uneven.push_back(rank % 3 == 1 ? 0 : 3 + rank);
   const auto in_turn = [](std::int64_t first, std::int64_t tokens) {
     const at::Tensor t = at::arange(first, first + tokens, at::kLong);
@@ -119,6 +120,7 @@ RoutedResults routed_results(int ranks, const Routed& routed) {
   });
   const auto joined = [&](at::Tensor OfRank::*member) {
     std::vector<at::Tensor> parts;
+    parts.reserve(all.size());
     for (const OfRank& of_rank : all) parts.push_back(of_rank.*member);
     return at::cat(parts, 0);
   };

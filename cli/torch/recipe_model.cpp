@@ -58,6 +58,13 @@ tune::AdviceQuestion mesh_question(const train::Recipe& recipe, const std::strin
         "compared: --set optimizer.state_device=device, or `armillary simulate` for one mesh",
         excerpt(path));
   }
+  if (recipe.parallelism.expert_parallel_degree > 1) {
+    fail<InvalidArgument>(
+        "{}: parallelism.expert_parallel_degree {} given; 1 is required, with which meshes are "
+        "compared: --set parallelism.expert_parallel_degree=1, or `armillary simulate` for one "
+        "mesh",
+        excerpt(path), recipe.parallelism.expert_parallel_degree);
+  }
   if (recipe.training.mixed_precision_param != "bfloat16") {
     fail<InvalidArgument>(
         "{}: training.mixed_precision_param {} given; bfloat16 is required, in which meshes are "

@@ -16,7 +16,7 @@ cost::ModelCost cost_on_cluster(const train::Recipe& recipe);
 /// The question which mesh trains a recipe fastest, with its mask and its sequences, on a cluster
 /// that is not named yet. Meshes on which a key of the recipe has no legal meaning are left out.
 /// `path` is for errors. @throws InvalidArgument for a recipe that is not of bf16, in which meshes
-/// are compared, or one with the optimizer's state on the host.
+/// are compared, or one with the optimizer's state on the host or with experts divided.
 tune::AdviceQuestion mesh_question(const train::Recipe& recipe, const std::string& path);
 
 }  // namespace armillary::cli

@@ -58,8 +58,7 @@ void compute_logits(const comm::Mesh& mesh, const train::Recipe& recipe, const s
   comm::Communicator& tp = mesh.along(MeshAxis::Tp);
   const std::unique_ptr<model::Model> model = train::make_model(recipe);
   comm::Communicator& world = mesh.world();
-  comm::Communicator* const ep =
-      train::has_experts(*model) && world.world() > 1 ? &world : nullptr;
+  comm::Communicator* const ep = train::has_experts(*model) && world.world() > 1 ? &world : nullptr;
   train::Store store(*model, 1, {.tp = tp.world() > 1 ? &tp : nullptr, .ep = ep});
   train::load_parameters(path, recipe.model, store);
 
@@ -75,9 +74,8 @@ void compute_logits(const comm::Mesh& mesh, const train::Recipe& recipe, const s
       .attends = train::attend_over_ranks(
           cp, {.mask = mask, .layout = layout, .strategy = recipe.parallelism.strategy}),
       .tensor_parallel = tp.world() > 1 ? train::tensor_parallel_over_ranks(tp) : nullptr,
-      .expert_parallel = ep == nullptr
-                             ? nullptr
-                             : train::expert_parallel_over_ranks({ep, &world, &world})};
+      .expert_parallel =
+          ep == nullptr ? nullptr : train::expert_parallel_over_ranks({ep, &world, &world})};
   const at::NoGradGuard no_grad;
   const at::Tensor mine_LV = model::run_units(
                                  *model, [&](int unit) { return store.use(unit); }, inputs)

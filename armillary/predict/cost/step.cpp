@@ -61,6 +61,26 @@ double rank_parameters(const ModelCost& model, const Parallelism& parts) {
          static_cast<double>(model.expert_parameters) / parts.ep;
 }
 
+/// The same divided over the ranks that have the same ones.
+double rank_share(const ModelCost& model, const Parallelism& parts) {
+  const double experts = static_cast<double>(model.expert_parameters) / parts.ep;
+  const MeshShape& mesh = parts.mesh;
+  const int replicas = mesh.dp * mesh.cp;
+  const int of_experts = replicas * mesh.tp / parts.ep;
+  return (rank_parameters(model, parts) - experts) / replicas + experts / of_experts;
+}
+
+/// Layers with their experts, which ranks along ep divide, as if those along tp divided them; but
+/// without experts of which every rank has others, for these are always whole.
+ModelCost with_experts_along_tp(ModelCost model, const Parallelism& parts) {
+  const MeshShape& mesh = parts.mesh;
+  model.layer_parameters -= model.expert_parameters;
+  if (parts.ep < mesh.dp * mesh.cp * mesh.tp) {
+    model.layer_parameters += model.expert_parameters / parts.ep * mesh.tp;
+  }
+  return model;
+}
+
 /// The groups of a rank. Gathers and sums reach a share of the links; those of experts count as if
 /// they went over the replicas of the rest.
 struct RankGroups {
@@ -266,12 +286,8 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism,
   const auto layers = static_cast<double>(model.attention.layers);
   // Bytes of the parameters of a rank, each with so many, which replicas divide from a stage on.
   const auto bytes_from = [&](int stage, double one) {
-    const auto experts = static_cast<double>(model.expert_parameters) / parallelism.ep;
-    const double others = rank_parameters(model, parallelism) - experts;
-    const int replicas = parallelism.zero >= stage ? mesh.dp * mesh.cp : 1;
-    const int of_experts =
-        parallelism.zero >= stage ? mesh.dp * mesh.cp * mesh.tp / parallelism.ep : 1;
-    return one * others / replicas + one * experts / of_experts;
+    return one * (parallelism.zero >= stage ? rank_share(model, parallelism)
+                                            : rank_parameters(model, parallelism));
   };
   const auto of_tokens = [&](std::int64_t one, double count) {
     return static_cast<double>(one) * count / mesh.tp;
@@ -300,12 +316,8 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism,
     if (bytes.rounded > 0) return bytes.rounded * (1 + own);
     return divides_gradients ? bytes.gradient * (is_added ? 1 + own : 1) : 0.0;
   };
-  // A layer with its experts, which are divided along ep, as if all of it were along tp.
-  ModelCost along_tp = model;
-  along_tp.layer_parameters +=
-      model.expert_parameters / parallelism.ep * mesh.tp - model.expert_parameters;
   const StepPeak peak = step_peak(
-      along_tp,
+      with_experts_along_tp(model, parallelism),
       {.policy = parallelism.recompute,
        .tokens = tokens * share.in_pass,
        .waiting_tokens = tokens * (share.under_way - share.in_pass),
