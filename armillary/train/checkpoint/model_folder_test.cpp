@@ -234,7 +234,8 @@ TEST(ModelConfig, WhatDecidesTheResultMustBeTheRecipes) {
   refused("hidden_act", "gelu", "hidden_act = \"gelu\"; \"silu\"");
   refused("attention_bias", true, "attention_bias = true; false");
   refused("tie_word_embeddings", true, "model.enable_weight_tying = true; false");
-  refused("model_type", "gemma", "model_type = \"gemma\"; llama, mistral, qwen2 or qwen3");
+  refused("model_type", "gemma",
+          "model_type = \"gemma\"; llama, mistral, qwen2, qwen3, mixtral or");
   refused("rope_theta", 7.0, "rope_theta = 7.0; 10000, that of rope_parameters, is required");
   // Left out, these have the defaults of transformers.
   for (const char* key : {"mlp_bias", "hidden_act", "rope_scaling", "head_dim", "rope_theta",
@@ -260,7 +261,7 @@ TEST(ModelConfig, ArmillarysHasTheKeysOfTheModel) {
                 ThrowsMessage<InvalidArgument>(HasSubstr(text)));
   };
   refused([](auto& config) { config["model"]["name"] = "gtp"; },
-          "model.name = \"gtp\"; gpt, gpt2 or llama is required");
+          "model.name = \"gtp\"; gpt, gpt2, llama or moe is required");
   refused([](auto& config) { config["model"]["max_seq_len"] = 3; },
           "model.max_seq_len, which gpt has not");
   refused([](auto& config) { config["model"]["dim"] = "3"; }, "model.dim = \"3\"; a whole number");
