@@ -243,7 +243,11 @@ std::vector<std::string> settings_without_effect(const Recipe& recipe) {
   const auto add = [&](const std::string& setting, std::string_view where) {
     lines.push_back(fmt::format("{} has no effect with {}", setting, where));
   };
-  if (mine.zero > 1 && mine.data_parallel_shard_degree * mine.context_parallel_degree == 1) {
+  // Ranks along tp may have the same experts.
+  const bool divides_experts =
+      recipe.model.name == "moe" && mine.tensor_parallel_degree > mine.expert_parallel_degree;
+  const std::int64_t replicas = mine.data_parallel_shard_degree * mine.context_parallel_degree;
+  if (mine.zero > 1 && replicas == 1 && !divides_experts) {
     add(fmt::format("parallelism.zero = {}", mine.zero),
         "data_parallel_shard_degree 1 and context_parallel_degree 1, where nothing is divided");
   }

@@ -152,6 +152,14 @@ TEST(Recipe, SettingsWithoutEffectAreTold) {
   EXPECT_THAT(
       settings_without_effect(recipe),
       ElementsAre("metrics.save_tb_folder = events has no effect with enable_tensorboard false"));
+  // Ranks along tp divide experts that they all have.
+  Recipe experts = recipe_with("parallelism.zero=3");
+  experts.model.name = "moe";
+  experts.parallelism.tensor_parallel_degree = 2;
+  EXPECT_THAT(settings_without_effect(experts), IsEmpty());
+  experts.parallelism.expert_parallel_degree = 2;
+  EXPECT_THAT(settings_without_effect(experts),
+              ElementsAre(HasSubstr("parallelism.zero = 3 has no effect")));
 }
 
 TEST(Recipe, ADecayThatChangesNoRateHasNoOtherKeys) {

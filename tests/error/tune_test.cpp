@@ -149,10 +149,10 @@ TEST(AdviseOutput, MeshOfTheModelOfARecipe) {
                 "optimizer.state_device=host"},
                HasSubstr("llama.toml: optimizer.state_device host given; device is required, with "
                          "which meshes are compared: --set optimizer.state_device=device"));
-    expect_error({"advise", recipe, "c6", "--seq", "8192", "--set", bf16, "--set",
-                  "parallelism.expert_parallel_degree=2"},
-                 HasSubstr("llama.toml: parallelism.expert_parallel_degree 2 given; 1 is required"));
-    expect_error({"advise", recipe, "c6", "--seq", "8192", "--set", bf16, "--set", "model.dim=127"},
+  expect_error({"advise", recipe, "c6", "--seq", "8192", "--set", bf16, "--set",
+                "parallelism.expert_parallel_degree=2"},
+               HasSubstr("llama.toml: parallelism.expert_parallel_degree 2 given; 1 is required"));
+  expect_error({"advise", recipe, "c6", "--seq", "8192", "--set", bf16, "--set", "model.dim=127"},
                HasSubstr("nearest: 128"));
   expect_error({"advise", recipe, "c6", "--seq", "8192", "--step", "dit"},
                HasSubstr("a recipe has a decoder"));
