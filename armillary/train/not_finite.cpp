@@ -49,6 +49,31 @@ class WatchedTensorParallel : public model::TensorParallel {
   FiniteWatch& watch_;
 };
 
+/// Counts are whole numbers, and sums are of counts: rows alone are looked at.
+class WatchedExpertParallel : public model::ExpertParallel {
+ public:
+  WatchedExpertParallel(std::shared_ptr<model::ExpertParallel> ranks, FiniteWatch& watch)
+      : ExpertParallel(ranks->index(), ranks->ranks()), ranks_(std::move(ranks)), watch_(watch) {}
+
+  std::vector<std::int64_t> exchange_counts(std::span<const std::int64_t> counts,
+                                            std::span<const std::int64_t> of_ranks) override {
+    return ranks_->exchange_counts(counts, of_ranks);
+  }
+  std::unique_ptr<model::ExpertExchange> start_all_to_all(
+      const at::Tensor& outgoing, std::span<const std::int64_t> outgoing_counts,
+      const at::Tensor& incoming, std::span<const std::int64_t> incoming_counts) override {
+    watch_.see(outgoing);
+    return ranks_->start_all_to_all(outgoing, outgoing_counts, incoming, incoming_counts);
+  }
+  void sum(const at::Tensor& values, model::BalanceGroup group) override {
+    ranks_->sum(values, group);
+  }
+
+ private:
+  std::shared_ptr<model::ExpertParallel> ranks_;
+  FiniteWatch& watch_;
+};
+
 template <class Output>
 model::AttentionFunction<Output> watched_attention(
     const model::AttentionFunction<Output>& attention, FiniteWatch& watch) {
@@ -104,6 +129,9 @@ model::ModelInputs FiniteWatch::watched(model::ModelInputs inputs) {
                     attends.keep ? watched_attention(attends.keep, *this) : model::AttendAndKeep()};
   if (inputs.tensor_parallel) {
     inputs.tensor_parallel = std::make_shared<WatchedTensorParallel>(inputs.tensor_parallel, *this);
+  }
+  if (inputs.expert_parallel) {
+    inputs.expert_parallel = std::make_shared<WatchedExpertParallel>(inputs.expert_parallel, *this);
   }
   return inputs;
 }

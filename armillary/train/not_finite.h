@@ -49,8 +49,8 @@ class FiniteWatch {
   FiniteWatch(const FiniteWatch&) = delete;
   FiniteWatch& operator=(const FiniteWatch&) = delete;
 
-  /// The same inputs, but attention and the ranks along tp look at what forward gives them. They
-  /// must not outlive this object.
+  /// The same inputs, but attention and the ranks along tp and ep look at what forward gives them.
+  /// They must not outlive this object.
   model::ModelInputs watched(model::ModelInputs inputs);
 
   /// Around the forward of a unit. Its output is looked at, but not the loss.
