@@ -25,33 +25,52 @@ namespace {
 
 using plan::step::StepTensor;
 
-/// Parameters that ranks along tp cut, have in pairs if there are four, or all have. Units send
-/// nothing, so a rank sends what its program says.
+/// Parts of a model that may be there or not.
+struct UnitOptions {
+  bool tied = false;
+  bool experts = false;
+};
+
+/// Parameters that ranks along tp cut, have in pairs if there are four, or all have, and experts,
+/// whose unit uses one of these too. Units send nothing, so a rank sends what its program says.
 class UnitsAlongTp : public model::Model {
  public:
-  explicit UnitsAlongTp(bool tied) : tied_(tied) {}
-  std::vector<std::string> units() const override { return {"first", "middle", "plain", "last"}; }
+  explicit UnitsAlongTp(const UnitOptions& options) : options_(options) {}
+  std::vector<std::string> units() const override {
+    if (options_.experts) return {"first", "middle", "plain", "experts", "last"};
+    return {"first", "middle", "plain", "last"};
+  }
   std::vector<model::Parameter> parameters() const override {
     constexpr auto kColumns = model::TpSplit::Columns;
     const model::Init init{.deviation = 0.1};
     std::vector<std::string> users{"first"};
-    if (tied_) users.emplace_back("last");
-    return {{.name = "table", .shape = {9, 3}, .placement = kColumns, .units = users, .init = init},
-            {.name = "query",
-             .shape = {8, 3},
-             .placement = kColumns,
-             .units = {"middle"},
-             .init = init},
-            {.name = "key",
-             .shape = {4, 3},
-             .placement = kColumns,
-             .grain = 2,
-             .units = {"middle"},
-             .init = init,
-             .copied = true},
-            {.name = "norm", .shape = {3}, .units = {"middle"}, .init = init},
-            {.name = "head", .shape = {7}, .placement = kColumns, .units = {"last"}, .init = init},
-            {.name = "scale", .shape = {}, .units = {"last"}, .init = init}};
+    if (options_.tied) users.emplace_back("last");
+    std::vector<std::string> norm_users{"middle"};
+    if (options_.experts) norm_users.emplace_back("experts");
+    std::vector<model::Parameter> all{
+        {.name = "table", .shape = {9, 3}, .placement = kColumns, .units = users, .init = init},
+        {.name = "query",
+         .shape = {8, 3},
+         .placement = kColumns,
+         .units = {"middle"},
+         .init = init},
+        {.name = "key",
+         .shape = {4, 3},
+         .placement = kColumns,
+         .grain = 2,
+         .units = {"middle"},
+         .init = init,
+         .copied = true},
+        {.name = "norm", .shape = {3}, .units = norm_users, .init = init},
+        {.name = "head", .shape = {7}, .placement = kColumns, .units = {"last"}, .init = init},
+        {.name = "scale", .shape = {}, .units = {"last"}, .init = init}};
+    if (!options_.experts) return all;
+    all.push_back({.name = "experts",
+                   .shape = {8, 5},
+                   .units = {"experts"},
+                   .init = init,
+                   .is_expert = true});
+    return all;
   }
   at::Tensor run(int unit, const model::Weights& weights, const at::Tensor& x,
                  const model::ModelInputs&) override {
@@ -59,13 +78,14 @@ class UnitsAlongTp : public model::Model {
     if (unit == 0) return sum("table");
     if (unit == 1) return x * (sum("query") + sum("key") + sum("norm"));
     if (unit == 2) return x.tanh();
+    if (options_.experts && unit == 3) return x * (sum("experts") + sum("norm"));
     const at::Tensor y = x * sum("head") * sum("scale");
-    return tied_ ? y + sum("table") : y;
+    return options_.tied ? y + sum("table") : y;
   }
   cost::ModelCost cost() const override { return {}; }
 
  private:
-  bool tied_;
+  UnitOptions options_;
 };
 
 /// Bytes of an op.
@@ -97,7 +117,8 @@ OpBytes bytes_of_op(const ProvedStep& step, const plan::Op& op, std::int64_t wei
     own = piece_begin(traffic.values, ranks, place + 1) - piece_begin(traffic.values, ranks, place);
   } else {
     for (const int part : op.views.front().blocks) {
-      own += tables.values(part, program.rank, tables.own_shard(program.rank));
+      const int unit = tables.parts()[static_cast<std::size_t>(part)].unit;
+      own += tables.values(part, program.rank, tables.own_shard(unit, program.rank));
     }
   }
   // A gather sends its own to all others, a sum the parts of others to each.
@@ -107,10 +128,61 @@ OpBytes bytes_of_op(const ProvedStep& step, const plan::Op& op, std::int64_t wei
   return {bytes * (traffic.tensor == StepTensor::Weight ? gathered : scattered), all};
 }
 
-std::string name_of(const StepCase& of, bool tied) {
-  return fmt::format("dp {} cp {} tp {}, stage {}, {} copies, {} passes{}{}{}", of.mesh.dp,
-                     of.mesh.cp, of.mesh.tp, of.zero, of.copies, of.passes, tied ? ", tied" : "",
-                     of.reshard ? "" : ", kept gathered", of.bf16 ? ", bf16" : "");
+std::string name_of(const StepCase& of, const UnitOptions& options) {
+  return fmt::format("dp {} cp {} tp {}, stage {}, {} copies, {} passes{}{}{}{}", of.mesh.dp,
+                     of.mesh.cp, of.mesh.tp, of.zero, of.copies, of.passes,
+                     options.tied ? ", tied" : "", of.reshard ? "" : ", kept gathered",
+                     of.bf16 ? ", bf16" : "", options.experts ? fmt::format(", ep {}", of.ep) : "");
+}
+
+/// Expects the ranks of a step to send what their programs say.
+void expect_bytes_of_program(const StepCase& of, const UnitOptions& options) {
+  SCOPED_TRACE(name_of(of, options));
+  std::atomic<std::int64_t> sent_bytes = 0;
+  std::atomic<std::int64_t> program_bytes = 0;
+  comm::run_ranks(of.mesh.ranks(), [&](comm::Communicator& comm) {
+    UnitsAlongTp model(options);
+    StepRank rank(comm, model, of);
+    rank.take();
+    std::int64_t mine = 0;
+    const plan::RankProgram& program = rank.step().program;
+    for (const plan::Op& op : program.ops) {
+      const OpBytes bytes = bytes_of_op(rank.step(), op, of.bf16 ? 2 : 4);
+      mine += bytes.mine;
+      const bool is_joint = bytes.all > 0;
+      // Each group counts its op once.
+      if (is_joint && program.groups[static_cast<std::size_t>(op.peer)].front() == comm.rank()) {
+        program_bytes += bytes.all;
+      }
+    }
+    EXPECT_EQ(rank.sent_bytes(), mine) << name_of(of, options) << ", rank " << comm.rank();
+    sent_bytes += rank.sent_bytes();
+  });
+  EXPECT_GT(sent_bytes.load(), 0);
+  EXPECT_EQ(sent_bytes.load(), program_bytes.load());
+}
+
+/// Steps of every stage with experts: ep of every kind of axis, whole or cut.
+std::vector<StepCase> expert_cases() {
+  std::vector<StepCase> all;
+  for (int zero = 0; zero <= 3; ++zero) {
+    const auto add = [&](const MeshShape& mesh, int ep, int copies = 1) {
+      all.push_back({.mesh = mesh, .copies = copies, .zero = zero, .passes = 2, .ep = ep});
+    };
+    add({.cp = 2}, 1);
+    add({.tp = 2}, 1);
+    add({.cp = 2}, 2);
+    add({.tp = 2}, 2);
+    add({.tp = 4}, 2);
+    add({.cp = 4}, 2);
+    add({.cp = 2, .tp = 2}, 1);
+    add({.cp = 2, .tp = 2}, 4);
+    add({.dp = 2, .cp = 2, .tp = 2}, 2);
+    add({.dp = 2, .cp = 2, .tp = 2}, 4);
+    add({.dp = 4}, 2, 2);
+    add({.dp = 4, .tp = 2}, 2, 2);
+  }
+  return all;
 }
 
 std::vector<StepCase> group_cases() {
@@ -138,72 +210,63 @@ std::vector<StepCase> group_cases() {
 
 TEST(StepRunner, SendsTheBytesOfItsProgram) {
   for (const StepCase& of : group_cases()) {
-    for (const bool tied : {false, true}) {
-      SCOPED_TRACE(name_of(of, tied));
-      std::atomic<std::int64_t> sent_bytes = 0;
-      std::atomic<std::int64_t> program_bytes = 0;
-      comm::run_ranks(of.mesh.ranks(), [&](comm::Communicator& comm) {
-        UnitsAlongTp model(tied);
-        StepRank rank(comm, model, of);
-        rank.take();
-        std::int64_t mine = 0;
-        const plan::RankProgram& program = rank.step().program;
-        for (const plan::Op& op : program.ops) {
-          const OpBytes bytes = bytes_of_op(rank.step(), op, of.bf16 ? 2 : 4);
-          mine += bytes.mine;
-          const bool is_joint = bytes.all > 0;
-          // Each group counts its op once.
-          if (is_joint &&
-              program.groups[static_cast<std::size_t>(op.peer)].front() == comm.rank()) {
-            program_bytes += bytes.all;
-          }
-        }
-        EXPECT_EQ(rank.sent_bytes(), mine) << name_of(of, tied) << ", rank " << comm.rank();
-        sent_bytes += rank.sent_bytes();
-      });
-      EXPECT_GT(sent_bytes.load(), 0);
-      EXPECT_EQ(sent_bytes.load(), program_bytes.load());
-    }
+    for (const bool tied : {false, true}) expect_bytes_of_program(of, {.tied = tied});
   }
+}
+
+TEST(StepRunner, SendsTheBytesOfItsProgramWithExperts) {
+  for (const StepCase& of : expert_cases()) {
+    expect_bytes_of_program(of, {.tied = true, .experts = true});
+  }
+}
+
+/// Expects a rank to refuse its program if an op names another group than its own.
+void expect_others_refused(StepRank& rank) {
+  ProvedStep step = rank.step();
+  const plan::step::StepTables& tables = step.tables;
+  const int groups = static_cast<int>(tables.axis_sets().size());
+  int refused = 0;
+  for (plan::Op& op : step.program.ops) {
+    if (!plan::step::step_words()[op.kind].joint) continue;
+    const int group = op.peer;
+    const auto tile = static_cast<std::size_t>(op.views.front().tile);
+    const bool is_norm = step.program.tiles[tile].tensor == StepTensor::Norm;
+    for (op.peer = 0; op.peer < groups; ++op.peer) {
+      const auto axes = tables.axis_sets()[static_cast<std::size_t>(op.peer)];
+      // A norm is summed over any of these groups, as its program says.
+      const bool is_one =
+          axes == tables.replica_axes() || axes == tables.tp_axis() || axes == tables.ep_axes();
+      if (op.peer == group || (is_norm && is_one)) continue;
+      EXPECT_THROW(rank.runner_of(step), InternalError)
+          << "op " << (&op - step.program.ops.data()) << " over " << plan::step::axis_names(axes);
+      ++refused;
+    }
+    op.peer = group;
+  }
+  EXPECT_GT(refused, 40);
+  // The sum of the loss is not left out.
+  std::erase_if(step.program.ops, [&](const plan::Op& op) {
+    const auto tile = static_cast<std::size_t>(op.views.front().tile);
+    return step.program.tiles[tile].tensor == StepTensor::Loss &&
+           op.kind == plan::step::StepOp::AllReduce;
+  });
+  EXPECT_THROW(rank.runner_of(step), InternalError);
+  EXPECT_NO_THROW(rank.runner_of(rank.step()));
 }
 
 TEST(StepRunner, AnOpThatNamesAnotherGroupIsRefused) {
   for (int zero = 0; zero <= 3; ++zero) {
-    const StepCase of{.mesh = {.dp = 4, .tp = 4}, .copies = 2, .zero = zero};
-    comm::run_ranks(of.mesh.ranks(), [&](comm::Communicator& comm) {
-      UnitsAlongTp model(true);
-      StepRank rank(comm, model, of);
-      ProvedStep step = rank.step();
-      const plan::step::StepTables& tables = step.tables;
-      const int groups = static_cast<int>(tables.axis_sets().size());
-      int refused = 0;
-      for (plan::Op& op : step.program.ops) {
-        if (!plan::step::step_words()[op.kind].joint) continue;
-        const int group = op.peer;
-        const auto tile = static_cast<std::size_t>(op.views.front().tile);
-        const bool is_norm = step.program.tiles[tile].tensor == StepTensor::Norm;
-        for (op.peer = 0; op.peer < groups; ++op.peer) {
-          const auto axes = tables.axis_sets()[static_cast<std::size_t>(op.peer)];
-          // A norm is summed over either group, as its program says.
-          const bool is_one = axes == tables.replica_axes() || axes == tables.tp_axis();
-          if (op.peer == group || (is_norm && is_one)) continue;
-          EXPECT_THROW(rank.runner_of(step), InternalError)
-              << "stage " << zero << ", op " << (&op - step.program.ops.data()) << " over "
-              << plan::step::axis_names(axes);
-          ++refused;
-        }
-        op.peer = group;
-      }
-      EXPECT_GT(refused, 40);
-      // The sum of the loss is not left out.
-      std::erase_if(step.program.ops, [&](const plan::Op& op) {
-        const auto tile = static_cast<std::size_t>(op.views.front().tile);
-        return step.program.tiles[tile].tensor == StepTensor::Loss &&
-               op.kind == plan::step::StepOp::AllReduce;
+    for (const bool experts : {false, true}) {
+      const StepCase of{
+          .mesh = {.dp = 4, .tp = 4}, .copies = 2, .zero = zero, .ep = experts ? 2 : 1};
+      const UnitOptions options{.tied = true, .experts = experts};
+      comm::run_ranks(of.mesh.ranks(), [&](comm::Communicator& comm) {
+        SCOPED_TRACE(name_of(of, options));
+        UnitsAlongTp model(options);
+        StepRank rank(comm, model, of);
+        expect_others_refused(rank);
       });
-      EXPECT_THROW(rank.runner_of(step), InternalError);
-      EXPECT_NO_THROW(rank.runner_of(rank.step()));
-    });
+    }
   }
 }
 

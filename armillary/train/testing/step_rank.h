@@ -14,6 +14,7 @@
 #include "armillary/comm/strided.h"
 #include "armillary/comm/watched_communicator.h"
 #include "armillary/core/mesh_shape.h"
+#include "armillary/train/expert_parallel_over_ranks.h"
 #include "armillary/train/replica_groups.h"
 #include "armillary/train/step_runner.h"
 #include "armillary/train/step_shape.h"
@@ -29,6 +30,7 @@ struct StepCase {
   bool reshard = true;
   bool on_host = false;  ///< State of the optimizer.
   bool bf16 = false;     ///< Parameters.
+  int ep = 1;            ///< Ranks that share experts, of a model that has them.
 };
 
 /// All of a rank that a step needs. The model, which has no use for tokens, must outlive it.
@@ -43,7 +45,7 @@ class StepRank {
         model_(model),
         mesh_(comm_, of.mesh),
         parallelism_(options(of)),
-        groups_(mesh_, parallelism_),
+        groups_(mesh_, parallelism_, has_experts(model)),
         store_(model, 7, groups_.replicas(), dtypes_of(training(of)), {.on_host = of.on_host}),
         optimizer_(store_.pieces(), {}),
         recording_(comm_, ""),
@@ -82,6 +84,7 @@ class StepRank {
   static ParallelismOptions options(const StepCase& of) {
     ParallelismOptions parallelism;
     parallelism.data_parallel_replicate_degree = of.copies;
+    parallelism.expert_parallel_degree = of.ep;
     parallelism.zero = of.zero;
     parallelism.reshard_after_forward = of.reshard;
     return parallelism;
