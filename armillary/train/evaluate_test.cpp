@@ -84,11 +84,7 @@ TEST(Evaluate, IsTheLossOfOneRankOnAnyMesh) {
 }
 
 TEST(Evaluate, ExpertsMayBeSharedByAnyRanks) {
-  Recipe recipe = small_recipe();
-  recipe.model.name = "moe";
-  recipe.model.num_experts = 6;
-  recipe.model.moe_inter_dim = 10;
-  recipe.model.load_balance_coeff = 0.01;
+  const Recipe recipe = small_moe_recipe();
   const PackedText text = words(recipe.training.seq_len);
   const EvalResult one = evaluate(recipe, text, {.sequences = kSequences});
   for (const auto& [degrees, ep] : {std::pair{MeshDegrees{.cp = 2}, 2},
@@ -99,6 +95,15 @@ TEST(Evaluate, ExpertsMayBeSharedByAnyRanks) {
     const EvalResult result = evaluate(shared, text, {.sequences = kSequences});
     EXPECT_NEAR(result.loss, one.loss, 1e-5 * one.loss) << to_string(degrees) << ", ep " << ep;
   }
+}
+
+TEST(Evaluate, HasNoBalanceOfExperts) {
+  Recipe recipe = on(small_moe_recipe(), {.cp = 2});
+  recipe.parallelism.expert_parallel_degree = 2;
+  const PackedText text = words(recipe.training.seq_len);
+  const EvalResult balanced = evaluate(recipe, text, {.sequences = kSequences});
+  recipe.model.router_aux_loss_coef = 0;
+  EXPECT_EQ(evaluate(recipe, text, {.sequences = kSequences}).loss, balanced.loss);
 }
 
 TEST(Evaluate, IsTheLossOfAStepOnTheSameSequences) {

@@ -218,6 +218,43 @@ TEST(TrainFaults, AnActivationThatIsNotFiniteIsNamedByRankUnitAndMicrobatch) {
   }
 }
 
+/// A rank of a mesh whose experts so many ranks share.
+struct ExpertsOf {
+  MeshDegrees degrees;
+  int ep = 1;
+  int rank = 0;
+  int other = 0;  ///< The first rank that has its experts.
+};
+
+Recipe recipe_of_experts(const ExpertsOf& of) {
+  Recipe recipe = on(small_moe_recipe(), of.degrees);
+  recipe.parallelism.expert_parallel_degree = of.ep;
+  recipe.training.global_batch_size = of.degrees.copies * of.degrees.shards;
+  return recipe;
+}
+
+// The ranks with the other experts get its rows, and give theirs back.
+TEST(TrainFaults, AnActivationOfExpertsIsNamedBeforeItsRowsTravel) {
+  const auto broken = [](int pass, const model::Weights&, const at::Tensor& x) {
+    return pass >= 2 ? x * INFINITY : x;
+  };
+  for (const ExpertsOf& of : {ExpertsOf{{.cp = 2}, 2, 1},
+                              {{.tp = 2}, 2, 1},
+                              {{.shards = 2, .zero = 1}, 2, 1},
+                              {{.shards = 2, .zero = 3, .tp = 2}, 4, 3}}) {
+    for (const char* mode : {"none", "full"}) {
+      Recipe recipe = recipe_of_experts(of);
+      recipe.activation_checkpoint.mode = mode;
+      const auto told = errors_of(recipe, broken, {.unit = 2, .rank = of.rank});
+      SCOPED_TRACE(to_string(of.degrees) + " " + mode);
+      EXPECT_THAT(told, Each(told.front()));
+      EXPECT_THAT(told.front(),
+                  HasSubstr("the first in microbatch 0 on rank " + std::to_string(of.rank) +
+                            ": an activation of unit layers.0.experts; lower optimizer.lr"));
+    }
+  }
+}
+
 // The head's own fault, before its ranks along tp have it.
 TEST(TrainFaults, AnActivationOfTheHeadIsNamedByItsRankAlongTp) {
   const auto broken = [](int pass, const model::Weights&, const at::Tensor& x) {
@@ -279,6 +316,27 @@ TEST(TrainFaults, AReplicaAlongTpThatDiffersIsNamed) {
     EXPECT_THAT(told.front(), HasSubstr(text));
     recipe.training.check_replicas = 0;
     EXPECT_THAT(errors_after(recipe, change), Each(""));
+  }
+}
+
+// Experts are compared with the same ones of their replicas, and of copies.
+TEST(TrainFaults, AReplicaOfExpertsThatDiffersIsNamed) {
+  for (const ExpertsOf& of : {ExpertsOf{{.shards = 4}, 2, 3, 1},
+                              {{.tp = 2}, 1, 1, 0},
+                              {{.shards = 2, .cp = 2}, 2, 3, 1},
+                              {{.copies = 2, .cp = 2, .zero = 1}, 2, 3, 1}}) {
+    SCOPED_TRACE(to_string(of.degrees));
+    Recipe recipe = recipe_of_experts(of);
+    recipe.training.check_replicas = 2;
+    const std::string name = "layers.0.moe.experts.w1";
+    const auto told =
+        errors_after(recipe, {name, of.rank, [](const at::Tensor& value) { value.add_(1e-3); }});
+    EXPECT_THAT(told, Each(told.front()));
+    EXPECT_THAT(told.front(),
+                HasSubstr("train: parameter " + name + " of rank " + std::to_string(of.rank) +
+                          " differs from that of rank " + std::to_string(of.other) +
+                          " after step 2; equal ones are required"));
+    EXPECT_THAT(errors_after(recipe, {name, of.rank, [](const at::Tensor&) {}}), Each(""));
   }
 }
 

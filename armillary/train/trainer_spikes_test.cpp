@@ -136,6 +136,25 @@ TEST(TrainSpikes, ARollbackWorksOnEveryMeshAndStage) {
   }
 }
 
+// The bias that balances the choice of experts is a parameter without a moment: it goes back with
+// them.
+TEST(TrainSpikes, ARollbackTakesTheBalanceOfExpertsBack) {
+  const PackedText text = words(small_recipe().training.seq_len);
+  const SpikyData data(text, kBatch, {kSpike});
+  for (const MeshDegrees& degrees : {MeshDegrees{.cp = 2}, {.shards = 2, .zero = 3, .tp = 2}}) {
+    const ScratchFolder folder;
+    Recipe recipe = on(guarded_recipe(folder, "run"), degrees);
+    recipe.model = small_moe_recipe().model;
+    recipe.model.load_balance_coeff = 0.05;
+    recipe.training.spike_loss_factor = 1.3;
+    recipe.parallelism.expert_parallel_degree = 2;
+    const GuardedRun run = guarded_run(recipe, data);
+    EXPECT_EQ(run.result.rollbacks, 1) << to_string(degrees);
+    expect_same_steps({run.steps.end() - (kLastStep - kSaved), run.steps.end()},
+                      steps_without(recipe, kSpike, kSpike), to_string(degrees));
+  }
+}
+
 // Batches that were left out, and the steps of the median, are in the checkpoint.
 TEST(TrainSpikes, ARunThatResumesKnowsWhatWasLeftOutAndTheMedian) {
   const ScratchFolder folder;

@@ -39,6 +39,25 @@ std::vector<StepMetrics> validated_run(const Recipe& recipe, const Data* validat
   return steps;
 }
 
+/// Expects the validation losses of a run to be those of evaluations of its checkpoints.
+void expect_losses_of_checkpoints(Recipe recipe, const Data& data) {
+  const ScratchFolder folder;
+  recipe.job.dump_folder = folder.path();
+  recipe.checkpoint.enable = true;
+  recipe.checkpoint.interval = 1;
+  recipe.checkpoint.keep_latest_k = 0;
+  std::vector<std::int64_t> validated;
+  for (const StepMetrics& metrics : validated_run(recipe, &data)) {
+    if (!metrics.validation_loss) continue;
+    validated.push_back(metrics.step);
+    const std::string checkpoint = checkpoint_folder(recipe) + "/" + checkpoint_name(metrics.step);
+    const EvalResult result = evaluate(recipe, data, {.checkpoint = checkpoint, .sequences = 3});
+    EXPECT_NEAR(*metrics.validation_loss, result.loss, 1e-9 * result.loss)
+        << " step " << metrics.step;
+  }
+  EXPECT_THAT(validated, ElementsAre(2, 4, 5)) << "each second, and the last";
+}
+
 TEST(TrainValidation, LossIsThatOfAnEvaluationOfTheCheckpoint) {
   const PackedText other({std::string(900, 'w') + std::string(900, 'o')}, {.seq_len = 50});
   for (const MeshDegrees& degrees : {MeshDegrees{},
@@ -48,40 +67,43 @@ TEST(TrainValidation, LossIsThatOfAnEvaluationOfTheCheckpoint) {
                                      {.tp = 2},
                                      {.copies = 2, .zero = 1, .tp = 2}}) {
     for (const char* recompute : {"none", "full", "attention_output"}) {
-      const ScratchFolder folder;
+      SCOPED_TRACE(to_string(degrees) + " " + recompute);
       Recipe recipe = on(validated_recipe(), degrees);
       recipe.activation_checkpoint.mode = recompute;
-      recipe.job.dump_folder = folder.path();
-      recipe.checkpoint.enable = true;
-      recipe.checkpoint.interval = 1;
-      recipe.checkpoint.keep_latest_k = 0;
-      std::vector<std::int64_t> validated;
-      for (const StepMetrics& metrics : validated_run(recipe, &other)) {
-        if (!metrics.validation_loss) continue;
-        validated.push_back(metrics.step);
-        const std::string checkpoint =
-            checkpoint_folder(recipe) + "/" + checkpoint_name(metrics.step);
-        const EvalResult result =
-            evaluate(recipe, other, {.checkpoint = checkpoint, .sequences = 3});
-        EXPECT_NEAR(*metrics.validation_loss, result.loss, 1e-9 * result.loss)
-            << to_string(degrees) << " step " << metrics.step;
-      }
-      EXPECT_THAT(validated, ElementsAre(2, 4, 5)) << "each second, and the last";
+      expect_losses_of_checkpoints(recipe, other);
     }
+  }
+}
+
+// The balance loss is in neither.
+TEST(TrainValidation, LossOfExpertsIsThatOfAnEvaluation) {
+  const PackedText other({std::string(900, 'w') + std::string(900, 'o')}, {.seq_len = 50});
+  for (const MeshDegrees& degrees : {MeshDegrees{.cp = 2},
+                                     {.shards = 2, .cp = 2, .zero = 3},
+                                     {.shards = 2, .zero = 1, .tp = 2}}) {
+    SCOPED_TRACE(to_string(degrees));
+    Recipe recipe = on(validated_recipe(), degrees);
+    recipe.model = small_moe_recipe().model;
+    recipe.activation_checkpoint.mode = "full";
+    recipe.parallelism.expert_parallel_degree = 2;
+    expect_losses_of_checkpoints(recipe, other);
   }
 }
 
 TEST(TrainValidation, ChangesNoStep) {
   const PackedText text = words(50);
   for (const MeshDegrees& degrees : {MeshDegrees{.cp = 2}, {.shards = 2, .zero = 3, .tp = 2}}) {
-    Recipe recipe = on(validated_recipe(), degrees);
-    const auto validated = validated_run(recipe, &text);
-    recipe.training.validation_interval = 0;
-    const auto plain = validated_run(recipe, nullptr);
-    ASSERT_EQ(validated.size(), plain.size());
-    for (std::size_t i = 0; i < plain.size(); ++i) {
-      EXPECT_EQ(validated[i].loss, plain[i].loss) << to_string(degrees) << " step " << i + 1;
-      EXPECT_EQ(validated[i].grad_norm, plain[i].grad_norm) << to_string(degrees);
+    for (const Recipe& of : {small_recipe(), small_moe_recipe()}) {
+      Recipe recipe = on(validated_recipe(), degrees);
+      recipe.model = of.model;
+      const auto validated = validated_run(recipe, &text);
+      recipe.training.validation_interval = 0;
+      const auto plain = validated_run(recipe, nullptr);
+      ASSERT_EQ(validated.size(), plain.size());
+      for (std::size_t i = 0; i < plain.size(); ++i) {
+        EXPECT_EQ(validated[i].loss, plain[i].loss) << to_string(degrees) << " step " << i + 1;
+        EXPECT_EQ(validated[i].grad_norm, plain[i].grad_norm) << to_string(degrees);
+      }
     }
   }
 }

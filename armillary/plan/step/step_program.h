@@ -23,7 +23,9 @@
 //
 // Values that several units use (a tied embedding) are summed once, after the last of them. Shards
 // are summed over copies at the end. The norm counts what several ranks of tp have on the first of
-// them; it is summed over the replicas, then over tp.
+// them; it is summed over the replicas, then over tp. Replicas of a unit of experts are others,
+// along tp too (shape.h), and with such units the norm of stage 0 is summed over the larger of tp
+// and ep.
 #pragma once
 
 #include <vector>

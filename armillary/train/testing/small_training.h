@@ -34,6 +34,17 @@ inline Recipe small_recipe() {
   return recipe;
 }
 
+/// The same with experts, which a balance loss and a bias balance.
+inline Recipe small_moe_recipe() {
+  Recipe recipe = small_recipe();
+  recipe.model.name = "moe";
+  recipe.model.num_experts = 6;
+  recipe.model.moe_inter_dim = 10;
+  recipe.model.router_aux_loss_coef = 0.05;
+  recipe.model.load_balance_coeff = 0.01;
+  return recipe;
+}
+
 inline std::vector<StepMetrics> run(const Recipe& recipe) {
   std::vector<StepMetrics> steps;
   train(recipe, words(recipe.training.seq_len),
