@@ -10,8 +10,9 @@
 
 namespace armillary::train {
 
-/// Returns if all ranks that hold a value hold the same one after `step`: over the replicas, and
-/// along tp. Collective over `world`, the ranks of the mesh, of which `replicas` are groups.
+/// Returns if all ranks that hold a value hold the same one after `step`: over the replicas,
+/// experts over theirs, and along tp. Collective over `world`, the ranks of the mesh, of which
+/// `replicas` are groups.
 /// @throws InvalidArgument on all of them with one text: the parameter, the first rank of `world`
 /// that differs, and the first rank of its group, from which it does. Cost: one pass over the
 /// values, and all_gathers of 24 bytes a value.

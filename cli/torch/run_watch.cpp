@@ -29,10 +29,12 @@ std::optional<report::SimulatedStep> step_on_cluster(const train::Recipe& recipe
 report::RunFacts facts_of(const train::Recipe& recipe,
                           const std::optional<report::SimulatedStep>& simulated) {
   const MeshShape mesh = train::mesh_of(recipe.parallelism);
+  const std::int64_t ep = recipe.parallelism.expert_parallel_degree;
   return {.name = recipe.job.dump_folder,
           .model = recipe.model.name,
-          .mesh = fmt::format("dp {} x cp {} x tp {}, ZeRO-{}, {}", mesh.dp, mesh.cp, mesh.tp,
-                              recipe.parallelism.zero, recipe.parallelism.strategy),
+          .mesh = fmt::format("dp {} x cp {} x tp {}{}, ZeRO-{}, {}", mesh.dp, mesh.cp, mesh.tp,
+                              ep == 1 ? "" : fmt::format(", ep {}", ep), recipe.parallelism.zero,
+                              recipe.parallelism.strategy),
           .ranks = mesh.ranks(),
           .steps = recipe.training.steps,
           .simulated = simulated};
