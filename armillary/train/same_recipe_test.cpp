@@ -73,6 +73,7 @@ struct OtherStart {
   MeshShape mesh;
   std::string parameter;
   int same = 0;  ///< The rank with which it is compared.
+  int ep = 0;    ///< Ranks that share experts; 0: the model has none.
 };
 
 // Ranks whose models have other initial values have equal recipes and would train two models.
@@ -87,7 +88,8 @@ void expect_start_refused(const OtherStart& other) {
     }
   };
   const auto body = [&](comm::Communicator& comm) {
-    const Recipe recipe = small_recipe();
+    Recipe recipe = other.ep == 0 ? small_recipe() : small_moe_recipe();
+    if (other.ep > 0) recipe.parallelism.expert_parallel_degree = other.ep;
     ChangedDecoder model(model::decoder_options(recipe.model).vocab_size(kVocabSize),
                          comm.rank() == last ? change : ChangeParameters());
     const PackedText text = words(recipe.training.seq_len);
@@ -110,6 +112,7 @@ TEST(SameParameters, AreRequiredBeforeTheFirstStep) {
   expect_start_refused({{.cp = 3}, "output.weight"});
   expect_start_refused({{.tp = 2}, "norm.weight"});
   expect_start_refused({{.tp = 4}, "layers.0.attention.wk.weight", 2});  // KV heads are shared
+  expect_start_refused({{.dp = 2, .cp = 2}, "layers.0.moe.experts.w2", 1, 2});
 }
 
 // The launcher of train(mesh, ..) need not abort the group: the function itself does.
