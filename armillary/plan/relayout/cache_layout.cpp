@@ -40,7 +40,8 @@ std::vector<Runs> token_runs(const CacheLayout& layout) {
     ARMILLARY_CHECK(extent.layout.kind != LayoutKind::Balanced);
     const Interval dealt{extent.skipped, extent.skipped + extent.tokens};
     // Keys without queries: the shards of keys alone are made.
-    const Shards shards = plan::shards(extent.layout, Mask(0, dealt.end, {}), layout.token_ranks());
+    const Shards shards =
+        plan::shards(extent.layout, Mask(0, dealt.end + extent.behind, {}), layout.token_ranks());
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
       for (Run run : clip(shards.kv[rank], dealt)) {
         run.begin += begin - extent.skipped;

@@ -25,9 +25,10 @@ namespace armillary::plan::relayout {
 struct CacheExtent {
   std::int64_t tokens = 0;
   Layout layout;  ///< contiguous, zigzag or striped; balanced needs a mask.
-  /// Tokens that the layout would have dealt before those of the extent. With as many as there are
-  /// positions before it, stripes go on where they would be without extents.
+  /// Tokens that the layout deals before and behind those of the extent: others of one pass. With
+  /// as many before as there are positions, stripes go on where they would be without extents.
   std::int64_t skipped = 0;
+  std::int64_t behind = 0;
   bool operator==(const CacheExtent&) const = default;
 };
 

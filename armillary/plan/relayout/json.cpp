@@ -16,7 +16,8 @@ Json json_of(const CacheLayout& layout) {
   for (const CacheExtent& extent : layout.extents) {
     extents.push_back({{"tokens", extent.tokens},
                        {"layout", plan::to_string(extent.layout)},
-                       {"skipped", extent.skipped}});
+                       {"skipped", extent.skipped},
+                       {"behind", extent.behind}});
   }
   return {{"ranks", layout.ranks},
           {"first", layout.first},
@@ -34,11 +35,12 @@ Json json_of(const CacheShape& cache) {
 }
 
 CacheExtent parse_extent(const Node& node) {
-  node.object({"tokens", "layout", "skipped"});
+  node.object({"tokens", "layout", "skipped", "behind"});
   const Node name = node["layout"];
   return {.tokens = node["tokens"].integer<std::int64_t>(),
           .layout = name.checked([&] { return parse_layout(name.text()); }),
-          .skipped = node["skipped"].integer<std::int64_t>()};
+          .skipped = node["skipped"].integer<std::int64_t>(),
+          .behind = node["behind"].integer<std::int64_t>()};
 }
 
 CacheLayout parse_cache_layout(const Node& node) {

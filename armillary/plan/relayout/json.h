@@ -3,7 +3,7 @@
 //   {"format_version":1,"world":2,
 //    "cache":{"layers":2,"kv_heads":1,"head_dim":64,"value_dim":64,"dtype":"bf16"},
 //    "from":{"ranks":2,"first":0,"head_groups":1,"stages":1,
-//            "extents":[{"tokens":8,"layout":"contiguous","skipped":0}]},
+//            "extents":[{"tokens":8,"layout":"contiguous","skipped":0,"behind":0}]},
 //    "to":{..},
 //    "ranks":[..]}      programs as in plan/json.h, in the words of a relayout
 #pragma once

@@ -48,10 +48,14 @@ void check_layout(std::string_view name, const CacheLayout& layout, const Relayo
                           shape.cache.layers);
   }
   for (const CacheExtent& extent : layout.extents) {
-    if (extent.tokens < 0 || extent.skipped < 0 || extent.tokens > kMaxLength - extent.skipped) {
+    const bool fits = extent.tokens >= 0 && extent.skipped >= 0 && extent.behind >= 0 &&
+                      extent.skipped <= kMaxLength && extent.behind <= kMaxLength &&
+                      extent.tokens <= kMaxLength - extent.skipped - extent.behind;
+    if (!fits) {
       fail<InvalidArgument>(
-          "relayout: {} has an extent of {} tokens behind {}; 0 to {} is required", name,
-          extent.tokens, extent.skipped, kMaxLength);
+          "relayout: {} has an extent of {} tokens behind {} and before {}; 0 to {} in all is "
+          "required",
+          name, extent.tokens, extent.skipped, extent.behind, kMaxLength);
     }
     if (extent.layout.stripe < 1 || extent.layout.kind == LayoutKind::Balanced) {
       fail<InvalidArgument>(

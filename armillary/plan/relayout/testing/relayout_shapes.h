@@ -27,7 +27,7 @@ inline std::vector<CacheLayout> small_layouts(std::int64_t tokens) {
   // A prompt in two chunks, then tokens that decode has added by page.
   const std::int64_t prompt = tokens / 2;
   layouts.push_back({.extents = {{.tokens = prompt / 3, .layout = zigzag},
-                                 {.tokens = prompt - prompt / 3, .layout = zigzag},
+                                 {.tokens = prompt - prompt / 3, .layout = zigzag, .behind = 5},
                                  {.tokens = tokens - prompt, .layout = by_page, .skipped = prompt}},
                      .ranks = 3});
   for (const Rank first : {0, 1}) {
