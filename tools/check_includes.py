@@ -27,6 +27,10 @@ MAY_USE = {
         *("core", "plan", "comm", "io", "text", "predict", "proof", "host"),
         *("kernel", "model", "runtime", "attention"),
     ],
+    "armillary/serve": [
+        *("core", "plan", "comm", "io", "text", "predict", "proof", "host"),
+        *("kernel", "model", "runtime", "attention", "train"),
+    ],
     "armillary/lab": [
         *("core", "plan", "comm", "predict", "proof", "host", "kernel", "runtime", "attention"),
         *("model", "train"),
