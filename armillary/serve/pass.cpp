@@ -1,0 +1,75 @@
+#include "armillary/serve/pass.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+
+namespace armillary::serve {
+
+PassAppends::~PassAppends() {
+  for (const SessionId session : sessions_) cache_.drop_append(session);
+}
+
+void PassAppends::begin(SessionId session, const plan::relayout::CacheExtent& extent) {
+  cache_.begin_append(session, extent);
+  sessions_.push_back(session);
+}
+
+std::vector<plan::Interval> PassAppends::rows() const {
+  std::vector<plan::Interval> rows;
+  for (const SessionId session : sessions_) {
+    const std::vector<plan::Interval> part = cache_.new_rows(session);
+    rows.insert(rows.end(), part.begin(), part.end());
+  }
+  return rows;
+}
+
+void PassAppends::end() {
+  for (const SessionId session : sessions_) cache_.end_append(session);
+  sessions_.clear();
+}
+
+std::vector<std::int64_t> packed_tokens(std::span<const PassPart> parts) {
+  std::vector<std::int64_t> tokens;
+  for (const PassPart& part : parts) {
+    tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+  }
+  return tokens;
+}
+
+std::vector<std::int64_t> packed_positions(const KvCache& cache, std::span<const PassPart> parts) {
+  std::vector<std::int64_t> positions;
+  for (const PassPart& part : parts) {
+    const std::int64_t begin = cache.tokens(part.session);
+    for (std::size_t i = 0; i < part.tokens.size(); ++i) {
+      positions.push_back(begin + static_cast<std::int64_t>(i));
+    }
+  }
+  return positions;
+}
+
+at::Tensor features_of(const PassContext& context, const std::vector<std::int64_t>& tokens,
+                       const std::vector<std::int64_t>& positions, const model::Attend& attend) {
+  const at::NoGradGuard no_grad;
+  const model::ModelInputs inputs{
+      .batch = {{model::kTokens, at::tensor(tokens, at::kLong).unsqueeze(0)}},
+      .positions_L = at::tensor(positions, at::kLong),
+      .attends = attend};
+  at::Tensor x_BLE;
+  const int last = static_cast<int>(context.model.units().size()) - 1;
+  for (int unit = 0; unit < last; ++unit) {
+    x_BLE = context.model.run(unit, context.use(unit), x_BLE, inputs);
+  }
+  return x_BLE;
+}
+
+at::Tensor logits_of(const PassContext& context, const at::Tensor& features_BE) {
+  const at::NoGradGuard no_grad;
+  const int last = static_cast<int>(context.model.units().size()) - 1;
+  const std::vector<std::int64_t> none(static_cast<std::size_t>(features_BE.size(0)));
+  const model::ModelInputs inputs{
+      .batch = {}, .positions_L = at::tensor(none, at::kLong), .attends = model::Attend()};
+  return context.model.run(last, context.use(last), features_BE.unsqueeze(0), inputs).squeeze(0);
+}
+
+}  // namespace armillary::serve

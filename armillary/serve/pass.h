@@ -1,0 +1,82 @@
+// pass.h: one pass of a model over new tokens of some sessions, whose K and V join the cache.
+//
+//   run_spread       tokens are spread over ranks (spread_pass.cpp): attention of the new tokens
+//                    among themselves, by any strategy, merged with attention to the cached ones
+//   run_replicated   every rank computes all tokens, keys are spread (replicated_pass.cpp): one
+//                    exchange of (out, lse) a layer; decode, and chunks of few tokens
+//
+// Both compute softmax attention over all tokens of a session, up to rounding: the fp32 partials of
+// the two calls, or of the ranks, are merged in a fixed order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/comm/communicator.h"
+#include "armillary/model/model.h"
+#include "armillary/plan/layout.h"
+#include "armillary/serve/kv_cache.h"
+
+namespace armillary::serve {
+
+/// New tokens of one session.
+struct PassPart {
+  SessionId session = 0;
+  std::span<const std::int64_t> tokens;
+  bool is_last = true;  ///< The features of its last token are asked for.
+};
+
+/// Everything that passes have in common. Refers to the objects.
+struct PassContext {
+  comm::Communicator& comm;
+  KvCache& cache;
+  model::Model& model;
+  std::function<model::Weights(int unit)> use;
+  plan::Layout layout;   ///< Of the tokens of a spread pass.
+  std::string strategy;  ///< Of attention among the new tokens of a spread pass.
+};
+
+/// The features [parts, E], in front of the last unit, of the last token of each part that asks for
+/// them, on all ranks the same bits. Parts are of different sessions and not empty. Without a
+/// graph. Collective. If it throws, sessions have the tokens that they had before.
+/// @throws InvalidArgument as KvCache::begin_append; as attention and the communicator.
+at::Tensor run_spread(const PassContext& context, std::span<const PassPart> parts);
+at::Tensor run_replicated(const PassContext& context, std::span<const PassPart> parts);
+
+/// The logits [B, V] of such features. Sends nothing.
+at::Tensor logits_of(const PassContext& context, const at::Tensor& features_BE);
+
+// Internal to the two passes.
+
+/// The appends of a pass: they end together, or are dropped with the object.
+class PassAppends {
+ public:
+  explicit PassAppends(KvCache& cache) : cache_(cache) {}
+  PassAppends(const PassAppends&) = delete;
+  PassAppends& operator=(const PassAppends&) = delete;
+  ~PassAppends();
+  void begin(SessionId session, const plan::relayout::CacheExtent& extent);
+  /// Rows of this rank for the new tokens of all parts, part after part.
+  std::vector<plan::Interval> rows() const;
+  void end();
+
+ private:
+  KvCache& cache_;
+  std::vector<SessionId> sessions_;
+};
+
+/// The tokens of all parts, one after the other.
+std::vector<std::int64_t> packed_tokens(std::span<const PassPart> parts);
+/// Position in its session of each packed token.
+std::vector<std::int64_t> packed_positions(const KvCache& cache, std::span<const PassPart> parts);
+
+/// Runs all units but the last on some tokens, which are given with their positions.
+at::Tensor features_of(const PassContext& context, const std::vector<std::int64_t>& tokens,
+                       const std::vector<std::int64_t>& positions, const model::Attend& attend);
+
+}  // namespace armillary::serve
