@@ -1,0 +1,101 @@
+// sessions.h: sequences that a model reads and continues, over ranks: prompts are prefilled in
+// passes, tokens are decoded for several sessions at once, and what was read is kept in a cache
+// that is spread over the ranks.
+//
+//   open --> prefill(prompt) --> logits --> decode(token) --> logits --> ..  release
+//              '--fork--> a second session that shares what was read
+//
+// Logits are those of one rank that reads each session whole, up to rounding, for any number of
+// ranks, layout, strategy, and chunks of any size; what other sessions are in a call changes them
+// by the rounding of matrix products at most. They are the same bits on all ranks.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/comm/communicator.h"
+#include "armillary/model/model.h"
+#include "armillary/plan/layout.h"
+#include "armillary/plan/relayout/cache_layout.h"
+#include "armillary/serve/kv_cache.h"
+
+namespace armillary::serve {
+
+struct SessionsOptions {
+  plan::Layout layout = {.kind = plan::LayoutKind::Zigzag};  ///< Of a chunk over the ranks.
+  std::string strategy = "ring";                             ///< Of attention within a chunk.
+  /// Most tokens of a pass over all sessions; 0: a prompt is read at once. A pass of fewer than a
+  /// page for each rank is not worth spreading: each rank computes all of it (pass.h).
+  std::int64_t chunk = 0;
+  KvCacheOptions cache = {};
+};
+
+/// Tokens for one session.
+struct Prompt {
+  SessionId session = 0;
+  std::vector<std::int64_t> tokens;  ///< At least one.
+};
+
+/// The next token of one session.
+struct NextToken {
+  SessionId session = 0;
+  std::int64_t token = 0;
+};
+
+/// The sessions of a model on one rank. Collective: all ranks make the same calls with the same
+/// values, in the same order. `model` calls the attention that it is given once a layer, with as
+/// many keys as queries, and knows no cache; it has causal masks alone. Threads: that of the rank.
+class Sessions {
+ public:
+  /// `use` gives the weights of a unit, on all ranks alike. All must outlive the object.
+  /// @throws InvalidArgument for a layout or a cache that cannot be.
+  Sessions(comm::Communicator& comm, model::Model& model,
+           std::function<model::Weights(int unit)> use, SessionsOptions options);
+
+  SessionId open() { return cache_.open(); }
+  SessionId fork(SessionId session) { return cache_.fork(session); }
+  void release(SessionId session) { cache_.release(session); }
+  std::int64_t tokens(SessionId session) const { return cache_.tokens(session); }
+  const KvCache& cache() const { return cache_; }
+
+  /// Called between the passes of a prefill with the tokens that are read and that are to be read.
+  /// False ends the prefill; all ranks must answer alike.
+  using Progress = std::function<bool(std::int64_t tokens, std::int64_t of)>;
+  /// Reads prompts of any lengths behind what their sessions have read. Returns the logits [B, V]
+  /// behind the last token of each prompt; undefined if it was ended: sessions then have read whole
+  /// chunks, from which they may go on.
+  /// @throws InvalidArgument for a session that is not open or comes twice, a prompt without
+  /// tokens, a token that is not in the vocabulary, or a cache without room, on all ranks alike,
+  /// with what was read before; CommError as the communicator.
+  at::Tensor prefill(std::span<const Prompt> prompts, const Progress& progress = {});
+
+  /// Adds one token to each session. Returns the logits [B, V] behind it. One exchange of partial
+  /// results a layer, whose bytes do not grow with what was read. @throws as prefill.
+  at::Tensor decode(std::span<const NextToken> next);
+
+  /// Moves what a session has read to another layout, by a proved plan (plan/relayout), for ranks
+  /// of this group: head groups and stages are 1. New tokens of decode go to its ranks, page by
+  /// page in turn; a prefill that is spread brings it to all ranks again first. Returns the bytes
+  /// that all ranks sent.
+  /// @throws InvalidArgument as plan::relayout::check_shape, or for a cache without room.
+  std::int64_t relayout(SessionId session, const plan::relayout::CacheLayout& layout);
+
+ private:
+  void check_sessions(std::span<const SessionId> sessions) const;
+  void check_tokens(std::span<const std::int64_t> tokens) const;
+  /// Brings a session to a layout over all ranks, if it is on some of them.
+  void spread_out(SessionId session);
+
+  comm::Communicator& comm_;
+  model::Model& model_;
+  const std::function<model::Weights(int unit)> use_;
+  const SessionsOptions options_;
+  KvCache cache_;
+};
+
+}  // namespace armillary::serve
