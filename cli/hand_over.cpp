@@ -30,6 +30,10 @@ void name_eval(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("eval", kEvalDescription);
 }
 
+void name_generate(CLI::App& app, int& /*exit_code*/) {
+  app.add_subcommand("generate", kGenerateDescription);
+}
+
 void name_export(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("export", kExportDescription);
 }
@@ -53,7 +57,8 @@ void name_doctor(CLI::App& app, int& /*exit_code*/) {
 void hand_over(int argc, const char* const* argv) {
   // The verb is the first argument, as check_verb requires.
   const std::string_view verb = argc >= 2 ? argv[1] : "";
-  constexpr std::array<std::string_view, 5> kOfTorch{"train", "eval", "export", "check", "doctor"};
+  constexpr std::array<std::string_view, 6> kOfTorch{"train",  "eval",  "generate",
+                                                     "export", "check", "doctor"};
   constexpr std::array<std::string_view, 2> kOfBench{"bench", "calibrate"};
   // `tune` runs layers only if it is to measure, the others read a recipe only if one comes first.
   const auto measures = [](const char* word) {
@@ -84,7 +89,8 @@ void hand_over(int argc, const char* const* argv) {
   arguments.reserve(words.size() + 1);
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  if (verb == "train") hold_stop_signals();  // Loading libtorch takes a while.
+  if (verb == "train" || verb == "generate")
+    hold_stop_signals();                     // Loading libtorch takes a while.
   execv(program.c_str(), arguments.data());  // Returns only if it fails.
   fail<Error>("{}: {} cannot be started: {}", verb, excerpt(program), std::strerror(errno));
 }

@@ -31,6 +31,7 @@ void add_data(CLI::App& app, int& exit_code);
 // them over.
 void add_train(CLI::App& app, int& exit_code);
 void add_eval(CLI::App& app, int& exit_code);
+void add_generate(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
@@ -44,6 +45,8 @@ void add_recipe_simulate(CLI::App& app, int& exit_code);  ///< `simulate` with a
 inline constexpr const char* kTrainDescription = "Train a model, every sequence spread over ranks";
 inline constexpr const char* kEvalDescription =
     "Say the loss of a run or a model folder on data, on any mesh";
+inline constexpr const char* kGenerateDescription =
+    "Continue a text with a trained model, read and kept over ranks";
 inline constexpr const char* kExportDescription =
     "Write the parameters of a run as a folder for other programs";
 inline constexpr const char* kCheckDescription =

@@ -23,7 +23,7 @@ using testing::HasSubstr;
 TEST(Help, EveryVerbHasExamples) {
   for (const std::string verb :
        {"plan", "verify", "simulate", "tune", "advise", "report", "explain", "runs", "data",
-        "train", "eval", "export", "check", "calibrate", "doctor"}) {
+        "train", "eval", "generate", "export", "check", "calibrate", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
       if (verb != "plan" && verb != "verify" && verb != "simulate" && verb != "tune" &&
           verb != "advise" && verb != "report" && verb != "explain" && verb != "runs" &&
