@@ -32,7 +32,7 @@ endfunction()
 
 # In the order of the linker, as pkg-config names them: a library stands before those that it uses.
 set(plan_libs report recorder proof tune corpus tokenizer io comm cost sim tomlplusplus plan core)
-set(torch_libs train model attention runtime kernel kernel_cpu torch_fmt)
+set(torch_libs serve train model attention runtime kernel kernel_cpu torch_fmt)
 list(TRANSFORM plan_libs PREPEND armillary_)
 list(TRANSFORM torch_libs PREPEND armillary_)
 

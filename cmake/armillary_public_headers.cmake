@@ -15,6 +15,8 @@ set(armillary_plan_headers version.h
   plan/program/batches.h plan/program/block_ids.h plan/program/check.h plan/program/diagnostics.h
   plan/program/dtype.h plan/program/grid.h plan/program/hazards.h plan/program/measures.h
   plan/program/program.h plan/program/vocabulary.h plan/program/word.h
+  plan/relayout/cache_layout.h plan/relayout/check_relayout.h plan/relayout/relayout_program.h plan/relayout/shape.h
+  plan/relayout/words.h
   proof/digest.h proof/prove.h
   host/recorder/diagnosis.h host/recorder/process_state.h host/recorder/reader.h host/recorder/recorder.h
   lab/report/measured.h lab/report/report.h
@@ -37,6 +39,7 @@ set(armillary_torch_headers
   runtime/bound_tensors.h runtime/compiled_program.h runtime/device.h
   runtime/execution_pool.h runtime/executor.h runtime/gate.h runtime/machine.h runtime/machine_program.h
   runtime/rank.h runtime/recorded_ops.h runtime/stream_device.h runtime/zero_copy.h
+  serve/generate.h serve/kv_cache.h serve/model_weights.h serve/page_pool.h serve/sampling.h serve/sessions.h
   train/attend_over_ranks.h train/checkpoint/checkpoint_options.h train/data.h
   train/lr_schedule.h train/mesh.h train/optimizer_options.h train/parallelism.h train/recipe.h
   train/recipe_parts.h train/run_options.h train/step_metrics.h train/tensor_parallel_over_ranks.h train/trainer.h

@@ -25,8 +25,8 @@ struct ContextShape {
   std::int64_t kv_heads = 1;
   std::int64_t head_dim = 1;
   std::int64_t value_dim = 1;
-  std::int64_t element_bytes = 4;      ///< Of Q, K and V.
-  std::int64_t accumulator_bytes = 4;  ///< Of partial results.
+  std::int64_t element_bytes = 4;      ///< An element of Q, K or V.
+  std::int64_t accumulator_bytes = 4;  ///< An element of partial results.
 };
 
 /// Bytes that all ranks receive together if this side travels, over 1 - 1/P.

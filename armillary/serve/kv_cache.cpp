@@ -1,4 +1,5 @@
-// kv_cache.cpp: numbers change on all ranks alike; rows are read and written on this one only.
+// kv_cache.cpp: numbers change on all ranks alike; rows are read and written on this one only. A
+// relayout takes rows for the new layout before it gives those of the old one back.
 #include "armillary/serve/kv_cache.h"
 
 #include <ATen/TensorOperators.h>

@@ -1,4 +1,5 @@
-// page_pool_test.cpp: pages are shared, copied before they are written to, and given back.
+// page_pool_test.cpp: pages are shared, copied before they are written to, and given back; in a
+// random order too.
 #include "armillary/serve/page_pool.h"
 
 #include <gmock/gmock.h>

@@ -37,8 +37,8 @@ struct PassContext {
   KvCache& cache;
   model::Model& model;
   std::function<model::Weights(int unit)> use;
-  plan::Layout layout;   ///< Of the tokens of a spread pass.
-  std::string strategy;  ///< Of attention among the new tokens of a spread pass.
+  plan::Layout layout;   ///< The tokens of a spread pass over the ranks.
+  std::string strategy;  ///< Attention among the new tokens of a spread pass.
 };
 
 /// The features [parts, E], in front of the last unit, of the last token of each part that asks for

@@ -50,9 +50,9 @@ std::vector<plan::Interval> stripes(const plan::Runs& runs) {
 /// A part of a pass on one rank: its queries, and the keys that are here.
 struct ReplicatedPart {
   SessionId session = 0;
-  plan::Interval tokens;                 ///< Of the packed tokens.
+  plan::Interval tokens;                 ///< Among the packed tokens.
   std::vector<plan::Interval> mine;      ///< Those whose K and V this rank writes.
-  std::vector<plan::Interval> key_rows;  ///< Of all keys here: cached ones, then those.
+  std::vector<plan::Interval> key_rows;  ///< All keys here: cached ones, then those.
   plan::Mask mask;  ///< Queries by their place in the part, keys by their place in key_rows.
 };
 
@@ -96,7 +96,7 @@ class ReplicatedAttention {
     const std::int64_t heads = q_BLHD.size(2);
     const std::int64_t dim = v_BLGE.size(3);
     const at::ScalarType wide = kernel::accumulator(q_BLHD.scalar_type());
-    // Of each rank out, then lse.
+    // A row for each rank: out, then lse.
     const at::Tensor all = at::empty({context_.comm.world(), tokens * heads * (dim + 1)},
                                      q_BLHD.options().dtype(wide));
     const auto partial_of = [&](std::int64_t rank) {
@@ -149,7 +149,7 @@ class ReplicatedAttention {
   const PassContext& context_;
   const kernel::Kernel& kernel_;
   const std::vector<ReplicatedPart> parts_;
-  const std::vector<plan::Interval> rows_;  ///< Of the new tokens of this rank.
+  const std::vector<plan::Interval> rows_;  ///< The new tokens of this rank.
   at::Tensor mine_L_;                       ///< Those tokens, among the packed ones.
   int layer_ = 0;
 };

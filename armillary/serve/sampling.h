@@ -27,7 +27,7 @@ void check_sampling(const Sampling& sampling);
 /// The number of a draw.
 struct DrawPlace {
   std::uint64_t sequence = 0;
-  std::int64_t position = 0;  ///< Of the token that is drawn.
+  std::int64_t position = 0;  ///< The place of the token that is drawn.
 };
 
 /// The next token. `logits_V` are finite or -inf, of any floating dtype on the CPU. Requires a

@@ -27,8 +27,8 @@
 namespace armillary::serve {
 
 struct SessionsOptions {
-  plan::Layout layout = {.kind = plan::LayoutKind::Zigzag};  ///< Of a chunk over the ranks.
-  std::string strategy = "ring";                             ///< Of attention within a chunk.
+  plan::Layout layout = {.kind = plan::LayoutKind::Zigzag};  ///< A chunk over the ranks.
+  std::string strategy = "ring";                             ///< Attention within a chunk.
   /// Most tokens of a pass over all sessions; 0: a prompt is read at once. A pass of fewer than a
   /// page for each rank is not worth spreading: each rank computes all of it (pass.h).
   std::int64_t chunk = 0;

@@ -177,7 +177,7 @@ TEST_P(SessionsOnRanks, StopInTheMiddleOfAPrompt) {
     EXPECT_FALSE(none.defined());
     EXPECT_EQ(steps, (std::vector<std::int64_t>{0, 16, 32}));
     EXPECT_EQ(sessions.tokens(session), 32);
-    // What was read is used by another session, after the first is gone.
+    // Another session uses what was read, after the first is gone.
     const SessionId other = sessions.fork(session);
     sessions.release(session);
     poison_all_but(sessions, other, comm.rank());
@@ -216,7 +216,7 @@ TEST_P(SessionsOnRanks, MoveBetweenLayouts) {
   }
 }
 
-/// What other sessions are in a step changes logits by rounding at most.
+/// Other sessions in a step change logits by rounding at most.
 TEST_P(SessionsOnRanks, DecodeAloneAndInABatch) {
   on_ranks(GetParam(), options_of("zigzag", 0), [&](comm::Communicator&, Sessions& sessions) {
     const SessionId session = sessions.open();

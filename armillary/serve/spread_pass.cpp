@@ -184,7 +184,7 @@ class ContextAttention {
 
   const PassContext& context_;
   std::span<const PassPart> parts_;
-  std::int64_t queries_ = 0;  ///< Of each rank, with those that fill up.
+  std::int64_t queries_ = 0;  ///< On each rank, with those that fill up.
   std::int64_t keys_ = 0;
   plan::Mask mask_;
 };
@@ -242,7 +242,7 @@ class SpreadAttention {
   const PassContext& context_;
   const ContextAttention cached_;
   const Attention among_new_;
-  const std::vector<plan::Interval> rows_;  ///< Of the new tokens of this rank.
+  const std::vector<plan::Interval> rows_;  ///< The new tokens of this rank.
   int layer_ = 0;
 };
 

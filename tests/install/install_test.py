@@ -13,7 +13,7 @@ BUILD = ROOT / os.environ.get("ARMILLARY_BUILD", "build")
 INCLUDE = re.compile(r'^#include ["<](.+)[">]', re.MULTILINE)
 # A name of another library, and the beginning of the header that brings it.
 BRINGS = {"at::": "ATen/", "c10::": ("c10/", "ATen/"), "fmt::": "fmt/", "torch::": "torch/"}
-WITH_TORCH = ("attention", "kernel", "model", "runtime", "train")
+WITH_TORCH = ("attention", "kernel", "model", "runtime", "serve", "train")
 
 
 def run(*command, cwd=None, **variables):

@@ -103,7 +103,7 @@ class ArrivedCells {
  private:
   struct TileCells {
     std::vector<bool> there;  ///< Block after block, all heads of each.
-    bool is_old = false;      ///< Of the old layout.
+    bool is_old = false;      ///< It is of the old layout.
   };
 
   static int block_at(const Tile& tile, std::size_t place) {
@@ -188,9 +188,9 @@ std::vector<Diagnostic> check_relayout(const World& world, const RelayoutShape& 
     if (!diagnostics.empty()) return diagnostics.take();
   }
   cells.check_end();
-  const std::int64_t sent = sent_bytes(world);
-  if (diagnostics.empty() && sent != tables.moved_bytes()) {
-    diagnostics.add(-1, -1, "bytes", "{} bytes are sent; {} is required", sent,
+  const std::int64_t bytes = sent_bytes(world);
+  if (diagnostics.empty() && bytes != tables.moved_bytes()) {
+    diagnostics.add(-1, -1, "bytes", "{} bytes are sent; {} is required", bytes,
                     tables.moved_bytes());
   }
   return diagnostics.take();

@@ -20,8 +20,8 @@ namespace armillary::plan::relayout {
 struct CacheShape {
   int layers = 1;
   int kv_heads = 1;
-  int head_dim = 64;   ///< Of K.
-  int value_dim = 64;  ///< Of V.
+  int head_dim = 64;   ///< Elements of K per token and head.
+  int value_dim = 64;  ///< Elements of V.
   Dtype dtype = Dtype::F32;
   bool operator==(const CacheShape&) const = default;
 };
