@@ -75,8 +75,8 @@ void CacheMove::find_rows() {
   const auto count = [](const std::vector<Positions>& by_rank, const auto& place) {
     return place ? static_cast<std::int64_t>(by_rank[place->token_rank].size()) : 0;
   };
-  tokens_before_ = count(before, own_before);
-  tokens_after_ = count(after, own_after);
+  before_ = count(before, own_before);
+  after_ = count(after, own_after);
   for (const plan::relayout::TokenPart& part : relayout_.tables.parts()) {
     const Positions& from = before[static_cast<std::size_t>(part.from)];
     const Positions& to = after[static_cast<std::size_t>(part.to)];
@@ -84,6 +84,22 @@ void CacheMove::find_rows() {
     if (own_before && own_before->token_rank == part.from) rows.before_L = places_of(from, to);
     if (own_after && own_after->token_rank == part.to) rows.after_L = places_of(to, from);
   }
+}
+
+bool CacheMove::has_layer(const plan::relayout::CacheLayout& layout, int layer) const {
+  const auto place = place_of(layout, comm_.rank());
+  if (!place) return false;
+  const plan::Interval layers =
+      layers_of(layout, relayout_.tables.shape().cache.layers, place->stage);
+  return layers.begin <= layer && layer < layers.end;
+}
+
+std::int64_t CacheMove::tokens_before(int layer) const {
+  return has_layer(relayout_.tables.shape().from, layer) ? before_ : 0;
+}
+
+std::int64_t CacheMove::tokens_after(int layer) const {
+  return has_layer(relayout_.tables.shape().to, layer) ? after_ : 0;
 }
 
 const CacheMove::PartRows& CacheMove::rows_of(const plan::Op& op) const {
@@ -115,12 +131,14 @@ void CacheMove::put(const plan::Op& op, const LayerKv& arrived, const LayerKv& r
 
 LayerKv CacheMove::move(int layer, const LayerKv& own) const {
   const RelayoutShape& shape = relayout_.tables.shape();
-  ARMILLARY_CHECK(own.k_LGD.size(0) == tokens_before_ && own.v_LGE.size(0) == tokens_before_);
+  const std::int64_t before = tokens_before(layer);
+  ARMILLARY_CHECK(own.k_LGD.size(0) == before && own.v_LGE.size(0) == before);
   const auto place = place_of(shape.to, comm_.rank());
   const std::int64_t heads =
       place ? heads_of(shape.to, shape.cache.kv_heads, place->head_group).count() : 0;
-  const LayerKv result{at::empty({tokens_after_, heads, own.k_LGD.size(2)}, own.k_LGD.options()),
-                       at::empty({tokens_after_, heads, own.v_LGE.size(2)}, own.v_LGE.options())};
+  const std::int64_t after = tokens_after(layer);
+  const LayerKv result{at::empty({after, heads, own.k_LGD.size(2)}, own.k_LGD.options()),
+                       at::empty({after, heads, own.v_LGE.size(2)}, own.v_LGE.options())};
   // Messages under way: an op, its tensors and their memory; a list keeps them in place.
   struct MessageMemory {
     const plan::Op* op = nullptr;

@@ -29,9 +29,9 @@ class CacheMove {
   /// @throws InvalidArgument as plan::relayout::check_shape; PlanError if the proof fails.
   CacheMove(comm::Communicator& comm, const plan::relayout::RelayoutShape& shape);
 
-  /// Tokens of this rank before and after.
-  std::int64_t tokens_before() const { return tokens_before_; }
-  std::int64_t tokens_after() const { return tokens_after_; }
+  /// Tokens of a layer on this rank, before and after.
+  std::int64_t tokens_before(int layer) const;
+  std::int64_t tokens_after(int layer) const;
 
   /// Sends the layer as this rank has it; returns it as this rank gets it. `own` has
   /// tokens_before() tokens, of the heads of the old layout. @throws CommError as the communicator.
@@ -48,6 +48,8 @@ class CacheMove {
   };
 
   void find_rows();
+  /// Whether this rank has a layer in a layout.
+  bool has_layer(const plan::relayout::CacheLayout& layout, int layer) const;
   const plan::RankProgram& program() const;
   /// The part that an op moves.
   const PartRows& rows_of(const plan::Op& op) const;
@@ -57,8 +59,8 @@ class CacheMove {
   comm::Communicator& comm_;
   plan::relayout::Relayout relayout_;
   std::vector<PartRows> rows_;  ///< By part.
-  std::int64_t tokens_before_ = 0;
-  std::int64_t tokens_after_ = 0;
+  std::int64_t before_ = 0;     ///< Tokens of this rank in a layer that it has, before,
+  std::int64_t after_ = 0;      ///< and after.
 };
 
 }  // namespace armillary::serve

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <limits>
 #include <memory>
@@ -231,6 +232,34 @@ TEST_P(SessionsOnRanks, DecodeAloneAndInABatch) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Worlds, SessionsOnRanks, testing::Values(1, 2, 3, 4));
+
+/// The largest error of logits in bf16 against those in fp32, in a prefill of two chunks and in the
+/// decode of a token, on so many ranks.
+double error_in_bf16(int world) {
+  const Tokens prompt = TinyModel::text(40);
+  std::atomic<double> error = 0;
+  comm::run_ranks(world, [&](comm::Communicator& comm) {
+    const std::unique_ptr<model::Model> model = tiny().make(at::kBFloat16);
+    Sessions sessions(comm, *model, tiny().use(), options_of("zigzag", 20));
+    const SessionId session = sessions.open();
+    const at::Tensor read = prefill_one(sessions, session, prompt);
+    const at::Tensor decoded = decode_one(sessions, session, 7);
+    if (comm.rank() > 0) return;
+    const auto distance = [](const at::Tensor& logits, const at::Tensor& expected) {
+      return (logits.to(at::kDouble) - expected.to(at::kDouble)).abs().max().item().toDouble();
+    };
+    error = std::max(distance(read, tiny().last_logits(prompt)),
+                     distance(decoded, tiny().last_logits(joined(prompt, {7}))));
+  });
+  return error;
+}
+
+/// The bound of docs/numerics.md: 2.5 times the error of one rank.
+TEST(Sessions, InBf16AreAsGoodAsOneRank) {
+  const double one = error_in_bf16(1);
+  EXPECT_GT(one, 0);
+  for (const int world : {2, 4}) EXPECT_LE(error_in_bf16(world), 2.5 * one) << world << " ranks";
+}
 
 /// Bytes of a decode step are those of the partial results, however long the session is; there is
 /// one exchange a layer.

@@ -3,14 +3,19 @@
 // text to standard output, progress and times to standard error.
 #include "armillary/serve/generate.h"
 
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
+#include <thread>
 #include <vector>
 
 #include "armillary/comm/collectives.h"
@@ -18,6 +23,7 @@
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/input_file.h"
+#include "armillary/core/spec.h"
 #include "armillary/model/registry.h"
 #include "armillary/serve/model_weights.h"
 #include "armillary/train/packed_text.h"
@@ -48,6 +54,7 @@ struct GenerateArguments {
   std::int64_t page = 16;
   std::string layout = "zigzag";
   std::string strategy = "ring";
+  std::string dtype = "fp32";
   bool json = false;
   launch::EngineFlags engine;
 };
@@ -64,6 +71,11 @@ std::vector<std::int64_t> read_prompt(const std::string& path) {
   return tokens;
 }
 
+at::ScalarType dtype_of(const std::string& name) {
+  constexpr std::array<std::string_view, 2> kDtypes{"fp32", "bf16"};
+  return parse_choice("generate: --dtype", name, kDtypes) == 0 ? at::kFloat : at::kBFloat16;
+}
+
 void check_arguments(const GenerateArguments& arguments) {
   if (arguments.ranks < 1) {
     fail<InvalidArgument>("generate: --ranks {} given; at least 1 is required", arguments.ranks);
@@ -73,6 +85,7 @@ void check_arguments(const GenerateArguments& arguments) {
                           arguments.options.tokens);
   }
   check_sampling(arguments.options.sampling);
+  dtype_of(arguments.dtype);
 }
 
 /// Pages of a rank for a prompt and its continuation: equal parts, and for each pass what a rank
@@ -119,7 +132,8 @@ void print_result(const GenerateArguments& arguments, std::size_t prompt,
 /// One rank of the run.
 void run_rank(comm::Communicator& comm, const GenerateArguments& arguments,
               const serve::LoadedModel& loaded, const std::vector<std::int64_t>& prompt) {
-  const std::unique_ptr<model::Model> model = model::make_model(loaded.options, {});
+  const std::unique_ptr<model::Model> model =
+      model::make_model(loaded.options, {.dtype = dtype_of(arguments.dtype)});
   const plan::Layout layout = plan::parse_layout(arguments.layout);
   serve::Sessions sessions(
       comm, *model, [&](int unit) { return loaded.weights->of_unit(unit); },
@@ -169,8 +183,12 @@ void run_generate(const GenerateArguments& arguments) {
         loaded.options.vocab_size, train::kVocabSize);
   }
   constexpr double kTimeoutS = 600;  // A rank may read a chunk for long.
-  run_ranks_on(choice, arguments.ranks, kTimeoutS,
-               [&](comm::Communicator& comm) { run_rank(comm, arguments, loaded, prompt); });
+  const int threads =
+      static_cast<int>(std::thread::hardware_concurrency()) / choice.local_world(arguments.ranks);
+  run_ranks_on(choice, arguments.ranks, kTimeoutS, [&](comm::Communicator& comm) {
+    at::set_num_threads(std::max(1, threads));  // For this rank's thread.
+    run_rank(comm, arguments, loaded, prompt);
+  });
 }
 
 }  // namespace
@@ -194,6 +212,8 @@ void add_generate(CLI::App& app, int& exit_code) {
   verb->add_option("--layout", arguments->layout,
                    "Of a chunk over the ranks: contiguous, zigzag, striped[:W]; default zigzag");
   verb->add_option("--strategy", arguments->strategy, "Of attention; default ring");
+  verb->add_option("--dtype", arguments->dtype,
+                   "Activations, keys and values: fp32 or bf16; default fp32");
   verb->add_option("--page", arguments->page, "Tokens of a page of the cache; default 16");
   verb->add_flag("--json", arguments->json, "One JSON object");
   add_engine_flags(*verb, arguments->engine);

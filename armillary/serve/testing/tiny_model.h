@@ -48,7 +48,9 @@ class TinyModel {
   }
 
   /// A model for one rank.
-  std::unique_ptr<model::Model> make() const { return model::make_model(options_, {}); }
+  std::unique_ptr<model::Model> make(at::ScalarType dtype = at::kFloat) const {
+    return model::make_model(options_, {.dtype = dtype});
+  }
   std::function<model::Weights(int unit)> use() const {
     return [this](int unit) { return weights_->of_unit(unit); };
   }
