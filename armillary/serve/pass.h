@@ -20,6 +20,7 @@
 #include "armillary/comm/communicator.h"
 #include "armillary/model/model.h"
 #include "armillary/plan/layout.h"
+#include "armillary/plan/program/program.h"
 #include "armillary/serve/kv_cache.h"
 
 namespace armillary::serve {
@@ -39,6 +40,9 @@ struct PassContext {
   std::function<model::Weights(int unit)> use;
   plan::Layout layout;   ///< The tokens of a spread pass over the ranks.
   std::string strategy;  ///< Attention among the new tokens of a spread pass.
+  /// This rank's program of the exchange in a layer of a replicated pass, of a proved plan of one
+  /// layer and one token (plan/decode).
+  const plan::RankProgram& exchange;
 };
 
 /// The features [parts, E], in front of the last unit, of the last token of each part that asks for

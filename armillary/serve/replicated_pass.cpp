@@ -20,16 +20,18 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/comm/collectives.h"
+#include "armillary/comm/communicator.h"
 #include "armillary/core/error.h"
 #include "armillary/kernel/block_attention.h"
+#include "armillary/plan/decode/words.h"
 #include "armillary/plan/mask/mask.h"
 #include "armillary/runtime/rank.h"
 #include "armillary/serve/pass.h"
-#include "armillary/train/tensor_array.h"
 
 namespace armillary::serve {
 namespace {
+
+using plan::decode::DecodeOp;
 
 /// Intervals of runs, stripe by stripe.
 std::vector<plan::Interval> stripes(const plan::Runs& runs) {
@@ -106,19 +108,54 @@ class ReplicatedAttention {
           .out_BLHE = flat.narrow(0, 0, outs).view({1, tokens, heads, dim}),
           .lse_BLH = flat.narrow(0, outs, tokens * heads).view({1, tokens, heads})};
     };
-    const kernel::Partial own = partial_of(context_.comm.rank());
-    for (const ReplicatedPart& part : parts_) attend_part(layer, part, q_BLHD, k_BLGD, own);
-    const at::Tensor mine = all.select(0, context_.comm.rank());
-    context_.comm.wait(
-        comm::start_all_gather(context_.comm, train::array_of(mine), train::array_of(all)));
-    kernel::Partial sum = partial_of(0);
-    for (std::int64_t rank = 1; rank < context_.comm.world(); ++rank) {
-      kernel::merge(sum, partial_of(rank));
+    // The program of the exchange, op by op.
+    const std::vector<comm::Strided> rows = rows_of(all);
+    std::vector<comm::Message> batch;
+    kernel::Partial sum;
+    for (const plan::Op& op : context_.exchange.ops) {
+      const int rank = op.views.back().blocks.front();  // A block is the part of a rank.
+      if (op.kind == DecodeOp::Attend) {
+        const kernel::Partial own = partial_of(rank);
+        for (const ReplicatedPart& part : parts_) attend_part(layer, part, q_BLHD, k_BLGD, own);
+      } else if (op.is_comm()) {
+        const bool sends = op.kind == DecodeOp::Send;
+        batch.push_back({.direction = sends ? comm::Direction::Send : comm::Direction::Receive,
+                         .peer = op.peer,
+                         .lane = op.lane,
+                         .parts = {&rows[static_cast<std::size_t>(rank)], 1}});
+      } else {
+        run_batch(batch);
+        merge_part(op, partial_of(rank), sum);
+      }
     }
     return sum.out_BLHE.to(q_BLHD.scalar_type());
   }
 
  private:
+  /// The memory of each row of a tensor.
+  static std::vector<comm::Strided> rows_of(const at::Tensor& all) {
+    std::vector<comm::Strided> rows;
+    for (std::int64_t i = 0; i < all.size(0); ++i) {
+      const at::Tensor row = all.select(0, i);
+      const auto bytes = static_cast<std::int64_t>(row.nbytes());
+      rows.push_back({static_cast<std::byte*>(row.data_ptr()), 1, bytes, bytes});
+    }
+    return rows;
+  }
+
+  /// Starts messages and waits for them.
+  void run_batch(std::vector<comm::Message>& batch) const {
+    if (batch.empty()) return;
+    const std::vector<comm::Request> requests = context_.comm.start(batch);
+    context_.comm.wait_all(requests);
+    batch.clear();
+  }
+
+  static void merge_part(const plan::Op& op, const kernel::Partial& part, kernel::Partial& sum) {
+    if (!op.init[plan::decode::kSumSide]) return kernel::merge(sum, part);
+    sum = {.out_BLHE = part.out_BLHE.clone(), .lse_BLH = part.lse_BLH.clone()};
+  }
+
   /// The partial result of one session over the keys that are here.
   void attend_part(int layer, const ReplicatedPart& part, const at::Tensor& q_BLHD,
                    const at::Tensor& k_BLGD, const kernel::Partial& own) const {

@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/decode/check_decode.h"
+#include "armillary/plan/program/grid.h"
 #include "armillary/serve/cache_move.h"
 #include "armillary/serve/pass.h"
 
@@ -54,6 +56,19 @@ void check_options(const SessionsOptions& options) {
   }
 }
 
+/// The program of a rank for the exchange of a layer. The plan does not know tokens and heads: each
+/// message has all of them.
+plan::RankProgram proved_exchange(const comm::Communicator& comm) {
+  const plan::decode::DecodeShape shape{.world = comm.world()};
+  const plan::decode::Decode decode = build_decode(shape);
+  const std::vector<plan::Diagnostic> faults = check_decode(decode.world(), shape, 1);
+  if (!faults.empty()) {
+    fail<PlanError>("decode: {}: {}\n{}", faults[0].rule, faults[0].text,
+                    to_string(decode.world(), &faults[0]));
+  }
+  return decode.ranks[static_cast<std::size_t>(comm.rank())];
+}
+
 }  // namespace
 
 Sessions::Sessions(comm::Communicator& comm, model::Model& model,
@@ -62,8 +77,19 @@ Sessions::Sessions(comm::Communicator& comm, model::Model& model,
       model_(model),
       use_(std::move(use)),
       options_(std::move(options)),
+      exchange_(proved_exchange(comm)),
       cache_(options_.cache, comm.rank(), comm.world()) {
   check_options(options_);
+}
+
+PassContext Sessions::context() {
+  return {.comm = comm_,
+          .cache = cache_,
+          .model = model_,
+          .use = use_,
+          .layout = options_.layout,
+          .strategy = options_.strategy,
+          .exchange = exchange_};
 }
 
 void Sessions::check_sessions(std::span<const SessionId> sessions) const {
@@ -94,12 +120,7 @@ at::Tensor Sessions::prefill(std::span<const Prompt> prompts, const Progress& pr
                           prompt.session);
   }
   check_sessions(sessions);
-  const PassContext context{.comm = comm_,
-                            .cache = cache_,
-                            .model = model_,
-                            .use = use_,
-                            .layout = options_.layout,
-                            .strategy = options_.strategy};
+  const PassContext context = this->context();
   const std::int64_t most = options_.chunk > 0 ? options_.chunk : all;
   std::vector<at::Tensor> features_BE;
   std::size_t prompt = 0;   // The first that is not read to its end.
@@ -150,12 +171,7 @@ at::Tensor Sessions::decode(std::span<const NextToken> next) {
   for (std::size_t i = 0; i < next.size(); ++i) {
     parts.push_back({.session = sessions[i], .tokens = std::span(tokens).subspan(i, 1)});
   }
-  const PassContext context{.comm = comm_,
-                            .cache = cache_,
-                            .model = model_,
-                            .use = use_,
-                            .layout = options_.layout,
-                            .strategy = options_.strategy};
+  const PassContext context = this->context();
   return logits_of(context, run_replicated(context, parts));
 }
 

@@ -21,6 +21,7 @@
 #include "armillary/comm/communicator.h"
 #include "armillary/model/model.h"
 #include "armillary/plan/layout.h"
+#include "armillary/plan/program/program.h"
 #include "armillary/plan/relayout/cache_layout.h"
 #include "armillary/serve/kv_cache.h"
 
@@ -47,13 +48,16 @@ struct NextToken {
   std::int64_t token = 0;
 };
 
+struct PassContext;
+
 /// The sessions of a model on one rank. Collective: all ranks make the same calls with the same
 /// values, in the same order. `model` calls the attention that it is given once a layer, with as
 /// many keys as queries, and knows no cache; it has causal masks alone. Threads: that of the rank.
 class Sessions {
  public:
   /// `use` gives the weights of a unit, on all ranks alike. All must outlive the object.
-  /// @throws InvalidArgument for a layout or a cache that cannot be.
+  /// @throws InvalidArgument for a layout or a cache that cannot be; PlanError if the exchange of
+  /// decode is not proved.
   Sessions(comm::Communicator& comm, model::Model& model,
            std::function<model::Weights(int unit)> use, SessionsOptions options);
 
@@ -86,6 +90,7 @@ class Sessions {
   std::int64_t relayout(SessionId session, const plan::relayout::CacheLayout& layout);
 
  private:
+  PassContext context();
   void check_sessions(std::span<const SessionId> sessions) const;
   void check_tokens(std::span<const std::int64_t> tokens) const;
   /// Brings a session to a layout over all ranks, if it is on some of them.
@@ -95,6 +100,7 @@ class Sessions {
   model::Model& model_;
   const std::function<model::Weights(int unit)> use_;
   const SessionsOptions options_;
+  const plan::RankProgram exchange_;  ///< As PassContext has it.
   KvCache cache_;
 };
 

@@ -24,7 +24,10 @@
 #include "armillary/core/error.h"
 #include "armillary/core/input_file.h"
 #include "armillary/core/spec.h"
+#include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/tune/automatic.h"
 #include "armillary/serve/model_weights.h"
 #include "armillary/train/packed_text.h"
 #include "cli/stop_signals.h"
@@ -64,7 +67,8 @@ std::vector<std::int64_t> read_prompt(const std::string& path) {
   const std::string text =
       read_input({.where = "generate", .required = "a file with the text to continue"}, path);
   if (text.empty()) {
-    fail<InvalidArgument>("generate: the prompt {} is empty; at least one byte is required", path);
+    fail<InvalidArgument>("generate: the prompt {} is empty; at least one byte is required",
+                          excerpt(path));
   }
   std::vector<std::int64_t> tokens;
   for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
@@ -86,20 +90,25 @@ void check_arguments(const GenerateArguments& arguments) {
   }
   check_sampling(arguments.options.sampling);
   dtype_of(arguments.dtype);
+  plan::parse_layout(arguments.layout);
+  if (!tune::is_automatic(arguments.strategy)) plan::parse_strategy(arguments.strategy);
 }
 
-/// Pages of a rank for a prompt and its continuation: equal parts, and for each pass what a rank
-/// may have above them, a stripe or a page.
+/// Pages of a rank for a prompt and its continuation: equal parts, and for each pass that is spread
+/// what a rank may have above them, a stripe or a page.
 std::int64_t pages_of_rank(const GenerateArguments& arguments, const plan::Layout& layout,
                            std::int64_t prompt) {
-  const std::int64_t passes = arguments.chunk > 0 ? ceil_div(prompt, arguments.chunk) : 1;
+  const bool are_spread =
+      arguments.chunk == 0 || arguments.chunk >= arguments.page * arguments.ranks;
+  const std::int64_t chunks = arguments.chunk > 0 ? ceil_div(prompt, arguments.chunk) : 1;
+  const std::int64_t passes = are_spread ? chunks : 0;
   const std::int64_t above = std::max(layout.stripe, arguments.page) + 1;
   const std::int64_t tokens =
       ceil_div(prompt + arguments.options.tokens, arguments.ranks) + (passes + 1) * above;
   return ceil_div(tokens, arguments.page) + 1;
 }
 
-std::string text_of(const std::vector<std::int64_t>& tokens) {
+std::string text_of_tokens(const std::vector<std::int64_t>& tokens) {
   std::string text;
   for (const std::int64_t token : tokens) text += static_cast<char>(token);
   return text;
@@ -112,7 +121,7 @@ void print_result(const GenerateArguments& arguments, std::size_t prompt,
   const double decode_rate = static_cast<double>(result.steps) / std::max(result.decode_s, 1e-9);
   if (arguments.json) {
     const nlohmann::json line{{"tokens", tokens},
-                              {"text", text_of(tokens)},
+                              {"text", text_of_tokens(tokens)},
                               {"prompt_tokens", prompt},
                               {"prefill_s", result.prefill_s},
                               {"decode_s", result.decode_s},

@@ -1,0 +1,39 @@
+// Bad input to `armillary generate`: exit code 2, and one line that names what was given and what
+// is required.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(GenerateError, BadInputIsRefused) {
+  if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+  const Folder folder;
+  const std::string prompt = folder.write("prompt.txt", "hello");
+  const auto refused = [&](std::vector<std::string> flags, const std::string& text) {
+    flags.insert(flags.begin(), {"generate", folder.path("run"), "--prompt-file"});
+    expect_error(flags, HasSubstr(text));
+  };
+  refused({prompt}, "has neither recipe.toml nor manifest.json");
+  refused({folder.path("none")}, "generate: ");
+  refused({folder.write("empty.txt", "")}, "is empty; at least one byte is required");
+  refused({prompt, "--ranks", "0"}, "--ranks 0 given; at least 1 is required");
+  refused({prompt, "--tokens", "0"}, "--tokens 0 given; at least 1 is required");
+  refused({prompt, "--temperature", "-1"}, "temperature -1 given; 0 or more is required");
+  refused({prompt, "--top-k", "-1"}, "top-k -1 given");
+  refused({prompt, "--top-p", "0"}, "top-p 0 given; more than 0 and at most 1 is required");
+  refused({prompt, "--dtype", "bf17"}, "bf16");
+  refused({prompt, "--layout", "zigzig"}, "zigzag");
+  refused({prompt, "--strategy", "rink"}, "ring");
+  expect_error({"generate", folder.path("run")}, HasSubstr("--prompt-file"));
+}
+
+}  // namespace
+}  // namespace armillary::error
