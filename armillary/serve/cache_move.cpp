@@ -21,7 +21,6 @@
 namespace armillary::serve {
 namespace {
 
-using plan::relayout::CachePlace;
 using plan::relayout::KeepOperand;
 using plan::relayout::RelayoutOp;
 using plan::relayout::RelayoutShape;

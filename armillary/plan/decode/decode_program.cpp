@@ -1,5 +1,5 @@
-// decode_program.cpp: slot r of a rank takes the parts of rank r of one layer after the other; the sum
-// of each layer has a slot of the caller.
+// decode_program.cpp: slot r of a rank takes the parts of rank r of one layer after the other; the
+// sum of each layer has a slot of the caller.
 #include "armillary/plan/decode/decode_program.h"
 
 #include <string_view>
