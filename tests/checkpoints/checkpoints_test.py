@@ -304,6 +304,48 @@ def test_transformers_has_our_loss_and_gradient(tmp_path, recipe):
     assert abs(their_norm.item() - norm) < 1e-5 * norm
 
 
+def generated(run_folder, tmp_path, *flags, processes=0):
+    """The new tokens behind the first 300 bytes of the README."""
+    prompt = tmp_path / "prompt.txt"
+    prompt.write_bytes((ROOT / "README.md").read_bytes()[:300])
+    arguments = [PROGRAM, "generate", run_folder, "--prompt-file", prompt, "--tokens", 24, "--json", *flags]
+    if processes:
+        launch = [PROGRAM, "launch", "-n", processes, "--no-prefix", "--"]
+        arguments = [*launch, *arguments[1:], "--ranks", processes]
+    lines = output_of(arguments).stdout.splitlines()
+    assert len(lines) == 1
+    return json.loads(lines[0])["tokens"]
+
+
+def test_a_text_is_continued_alike_by_any_ranks(trained, tmp_path):
+    tokens = generated(trained, tmp_path)
+    assert len(tokens) == 24
+    for flags in (
+        ("--ranks", 2),
+        ("--ranks", 3, "--layout", "contiguous", "--chunk", 100),
+        ("--ranks", 4, "--layout", "striped:16", "--strategy", "ulysses"),
+        ("--ranks", 2, "--chunk", 7),
+    ):
+        assert generated(trained, tmp_path, *flags) == tokens, flags
+    assert generated(trained, tmp_path, processes=2) == tokens
+    drawn = [generated(trained, tmp_path, "--temperature", 1, "--seed", 5, "--ranks", n) for n in (1, 2)]
+    assert drawn[0] == drawn[1] != tokens
+
+
+@needs("transformers")
+def test_transformers_continues_a_text_as_we_do(trained, tmp_path):
+    import torch
+    from transformers import LlamaForCausalLM
+
+    output_of([PROGRAM, "export", trained, tmp_path / "model"])
+    model = LlamaForCausalLM.from_pretrained(tmp_path / "model", dtype=torch.float32)
+    tokens = list((ROOT / "README.md").read_bytes()[:300])
+    with torch.no_grad():
+        for _ in range(24):
+            tokens.append(model(torch.tensor(tokens)[None]).logits[0, -1].argmax().item())
+    assert generated(trained, tmp_path, "--ranks", 2) == tokens[300:]
+
+
 def launched(world, arguments):
     return [PROGRAM, "launch", "-n", world, "--", *arguments[1:]]
 

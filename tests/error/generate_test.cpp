@@ -26,8 +26,8 @@ TEST(GenerateError, BadInputIsRefused) {
   refused({folder.write("empty.txt", "")}, "is empty; at least one byte is required");
   refused({prompt, "--ranks", "0"}, "--ranks 0 given; at least 1 is required");
   refused({prompt, "--tokens", "0"}, "--tokens 0 given; at least 1 is required");
-  refused({prompt, "--temperature", "-1"}, "temperature -1 given; 0 or more is required");
-  refused({prompt, "--top-k", "-1"}, "top-k -1 given");
+  refused({prompt, "--temperature=-1"}, "temperature -1 given; 0 or more is required");
+  refused({prompt, "--top-k=-1"}, "top-k -1 given");
   refused({prompt, "--top-p", "0"}, "top-p 0 given; more than 0 and at most 1 is required");
   refused({prompt, "--dtype", "bf17"}, "bf16");
   refused({prompt, "--layout", "zigzig"}, "zigzag");
