@@ -4,8 +4,10 @@
 //                    among themselves, by any strategy, merged with attention to the cached ones
 //   run_replicated   every rank computes all tokens, keys are spread (replicated_pass.cpp): one
 //                    exchange of (out, lse) a layer; decode, and chunks of few tokens
+//   run_gathered     the same, but each rank projects some of the tokens and Q, K, V are gathered
+//                    (gathered_pass.cpp): two exchanges a layer
 //
-// Both compute softmax attention over all tokens of a session, up to rounding: the fp32 partials of
+// All compute softmax attention over all tokens of a session, up to rounding: the fp32 partials of
 // the two calls, or of the ranks, are merged in a fixed order.
 #pragma once
 
@@ -51,11 +53,12 @@ struct PassContext {
 /// @throws InvalidArgument as KvCache::begin_append; as attention and the communicator.
 at::Tensor run_spread(const PassContext& context, std::span<const PassPart> parts);
 at::Tensor run_replicated(const PassContext& context, std::span<const PassPart> parts);
+at::Tensor run_gathered(const PassContext& context, std::span<const PassPart> parts);
 
 /// The logits [B, V] of such features. Sends nothing.
 at::Tensor logits_of(const PassContext& context, const at::Tensor& features_BE);
 
-// Internal to the two passes.
+// Internal to the passes.
 
 /// The appends of a pass: they end together, or are dropped with the object.
 class PassAppends {

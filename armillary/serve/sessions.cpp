@@ -145,7 +145,7 @@ at::Tensor Sessions::prefill(std::span<const Prompt> prompts, const Progress& pr
     }
     const std::int64_t count = most - room;
     if (comm_.world() == 1 || count < options_.cache.page * comm_.world()) {
-      features_BE.push_back(run_replicated(context, parts));
+      features_BE.push_back(run_few(parts));
     } else {
       for (const PassPart& part : parts) spread_out(part.session);
       features_BE.push_back(run_spread(context, parts));
@@ -171,8 +171,12 @@ at::Tensor Sessions::decode(std::span<const NextToken> next) {
   for (std::size_t i = 0; i < next.size(); ++i) {
     parts.push_back({.session = sessions[i], .tokens = std::span(tokens).subspan(i, 1)});
   }
-  const PassContext context = this->context();
-  return logits_of(context, run_replicated(context, parts));
+  return logits_of(context(), run_few(parts));
+}
+
+at::Tensor Sessions::run_few(std::span<const PassPart> parts) {
+  const bool gathers = options_.gather_queries && comm_.world() > 1;
+  return gathers ? run_gathered(context(), parts) : run_replicated(context(), parts);
 }
 
 void Sessions::spread_out(SessionId session) {

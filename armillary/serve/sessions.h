@@ -33,6 +33,10 @@ struct SessionsOptions {
   /// Most tokens of a pass over all sessions; 0: a prompt is read at once. A pass of fewer than a
   /// page for each rank is not worth spreading: each rank computes all of it (pass.h).
   std::int64_t chunk = 0;
+  /// In decode and in passes that are not spread: false, every rank projects all new tokens, and a
+  /// layer has one exchange; true, each projects some of them and queries are gathered, which is a
+  /// second exchange and pays for steps of many sessions.
+  bool gather_queries = false;
   KvCacheOptions cache = {};
 };
 
@@ -49,6 +53,7 @@ struct NextToken {
 };
 
 struct PassContext;
+struct PassPart;
 
 /// The sessions of a model on one rank. Collective: all ranks make the same calls with the same
 /// values, in the same order. `model` calls the attention that it is given once a layer, with as
@@ -78,8 +83,8 @@ class Sessions {
   /// with what was read before; CommError as the communicator.
   at::Tensor prefill(std::span<const Prompt> prompts, const Progress& progress = {});
 
-  /// Adds one token to each session. Returns the logits [B, V] behind it. One exchange of partial
-  /// results a layer, whose bytes do not grow with what was read. @throws as prefill.
+  /// Adds one token to each session. Returns the logits [B, V] behind it. One exchange a layer, or
+  /// two (gather_queries), whose bytes do not grow with what was read. @throws as prefill.
   at::Tensor decode(std::span<const NextToken> next);
 
   /// Moves what a session has read to another layout, by a proved plan (plan/relayout), for ranks
@@ -93,6 +98,8 @@ class Sessions {
   PassContext context();
   void check_sessions(std::span<const SessionId> sessions) const;
   void check_tokens(std::span<const std::int64_t> tokens) const;
+  /// A pass whose tokens are not spread.
+  at::Tensor run_few(std::span<const PassPart> parts);
   /// Brings a session to a layout over all ranks, if it is on some of them.
   void spread_out(SessionId session);
 

@@ -231,6 +231,31 @@ TEST_P(SessionsOnRanks, DecodeAloneAndInABatch) {
   });
 }
 
+/// Queries that are gathered give the logits of those that are not.
+TEST_P(SessionsOnRanks, GatherQueries) {
+  SessionsOptions options = options_of("zigzag", 7);
+  options.gather_queries = true;
+  on_ranks(GetParam(), options, [&](comm::Communicator&, Sessions& sessions) {
+    for (const std::int64_t count : {1, 2, 5}) {
+      std::vector<Prompt> prompts;
+      std::vector<NextToken> next;
+      for (std::int64_t i = 0; i < count; ++i) {
+        prompts.push_back({sessions.open(), TinyModel::text(3 + 4 * i, i)});
+        next.push_back({prompts.back().session, i});
+      }
+      const at::Tensor read = sessions.prefill(prompts);
+      const at::Tensor decoded = sessions.decode(next);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const std::string where = fmt::format("{} ranks, session {} of {}", GetParam(), i, count);
+        const Tokens& prompt = prompts[static_cast<std::size_t>(i)].tokens;
+        expect_close(read[i], tiny().last_logits(prompt), where);
+        expect_close(decoded[i], tiny().last_logits(joined(prompt, {i})), where + ", next");
+        sessions.release(prompts[static_cast<std::size_t>(i)].session);
+      }
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, SessionsOnRanks, testing::Values(1, 2, 3, 4));
 
 /// The largest error of logits in bf16 against those in fp32, in a prefill of two chunks and in the
@@ -287,6 +312,37 @@ TEST(Sessions, DecodeBytesDoNotGrow) {
       EXPECT_EQ(messages, TinyModel::kLayers * (kWorld - 1)) << length;
     });
   }
+}
+
+/// With gathered queries, Q, K and V of the new tokens and the partial results travel, and at the
+/// end the features.
+TEST(Sessions, DecodeBytesOfGatheredQueries) {
+  constexpr std::int64_t kWorld = 3;
+  constexpr std::int64_t kTokens = 2;
+  std::atomic<std::int64_t> bytes = 0;
+  comm::run_ranks(kWorld, [&](comm::Communicator& inner) {
+    bool counts = false;
+    comm::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
+      if (!counts || message.direction != comm::Direction::Send) return;
+      bytes += comm::total_bytes(message.parts);
+    });
+    const std::unique_ptr<model::Model> model = tiny().make();
+    SessionsOptions options = options_of("zigzag", 0);
+    options.gather_queries = true;
+    Sessions sessions(comm, *model, tiny().use(), options);
+    const std::vector<Prompt> prompts{{sessions.open(), TinyModel::text(25)},
+                                      {sessions.open(), TinyModel::text(4)}};
+    sessions.prefill(prompts);
+    counts = true;
+    const std::vector<NextToken> next{{prompts[0].session, 1}, {prompts[1].session, 2}};
+    sessions.decode(next);
+  });
+  constexpr std::int64_t kDim = TinyModel::kHeadDim;
+  const std::int64_t qkv = (TinyModel::kHeads + 2 * TinyModel::kKvHeads) * kDim;
+  const std::int64_t partial = TinyModel::kHeads * (kDim + 1);
+  const std::int64_t features = TinyModel::kHeads * kDim;
+  EXPECT_EQ(bytes.load(),
+            (kWorld - 1) * kTokens * 4 * (TinyModel::kLayers * (qkv + partial) + features));
 }
 
 /// New tokens of decode go to ranks page by page in turn, by their position in the session.
