@@ -6,8 +6,8 @@
 //   a layer, P ranks   sent by a rank: (P - 1) T H (E + 1) a bytes in P - 1 messages, whatever the
 //                      length of the sessions
 //
-// A rank without keys gives (0, -inf). What other sessions are in the pass changes no bit of
-// attention; it may change those of the products of matrices.
+// A rank without keys gives (0, -inf). Other sessions in the pass change no bit of attention; they
+// may change those of the products of matrices.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
