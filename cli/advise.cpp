@@ -17,6 +17,7 @@
 #include "armillary/core/spec.h"
 #include "armillary/predict/cost/known_models.h"
 #include "armillary/predict/cost/methods.h"
+#include "armillary/predict/tune/advise_decode.h"
 #include "cli/advise.h"
 #include "cli/mesh_settings.h"
 #include "cli/problem_flags.h"
@@ -64,8 +65,8 @@ tune::AdviceQuestion question_of_model(const AdviseFlags& flags, const cost::Ste
   }
   if (is_dit) {
     fail<InvalidArgument>(
-        "advise: recipe {} given with --step dit; a recipe has a decoder: --step train or prefill, "
-        "or layers=L,hidden=E,heads=H,ffn=F,vocab=1, is required",
+        "advise: recipe {} given with --step dit; a recipe has a decoder: --step train, prefill or "
+        "decode, or layers=L,hidden=E,heads=H,ffn=F,vocab=1, is required",
         flags.model);
   }
   if (question_of == nullptr) {
@@ -82,7 +83,8 @@ tune::AdviceQuestion question_of_model(const AdviseFlags& flags, const cost::Ste
 }
 
 tune::AdviceQuestion question(const AdviseFlags& flags, RecipeQuestion question_of) {
-  constexpr std::array<std::string_view, 3> kSteps{"train", "prefill", "dit"};
+  // `decode` is run_decode().
+  constexpr std::array<std::string_view, 4> kSteps{"train", "prefill", "dit", "decode"};
   const auto kind = static_cast<cost::StepKind>(parse_choice("--step", flags.step, kSteps));
   tune::AdviceQuestion question =
       question_of_model(flags,
@@ -156,8 +158,45 @@ void print_advice(const tune::AdviceQuestion& request, const tune::Advice& advic
   }
 }
 
+/// The table of a step of decode.
+void run_decode(const AdviseFlags& flags, RecipeQuestion question_of, std::size_t top) {
+  if (flags.methods || !flags.mask.empty()) {
+    fail<InvalidArgument>("{}: given with --step decode; {} is required",
+                          flags.methods ? "--methods" : "--mask",
+                          flags.methods ? "--step train" : "causal attention, the default,");
+  }
+  const cost::Step sizes{.seq = parse_integer("--seq", flags.seq, {1}),
+                         .batch = parse_integer("--batch", flags.batch, {1}),
+                         .kind = cost::StepKind::Prefill};
+  const cost::DecodeStep step{.model = question_of_model(flags, sizes, question_of).step.model,
+                              .context = sizes.seq,
+                              .sequences = sizes.batch};
+  const sim::Cluster cluster = sim::load_cluster(flags.cluster);
+  const int devices =
+      flags.devices.empty() ? cluster.devices() : parse_count("--devices", flags.devices);
+  const std::vector<tune::DecodeMesh> meshes = tune::advise_decode(step, cluster, devices);
+  if (flags.json) {
+    fmt::print("{}\n", to_json(meshes));
+    return;
+  }
+  fmt::print("{} on {}: a token for each of {}, behind {}; {:.0f} bytes of cache a token\n\n",
+             flags.model, cluster.name, count_of(step.sequences, "sequence"),
+             count_of(step.context, "token"), cost::cache_bytes_of_token(step.model));
+  fmt::print(
+      "| mesh | ms a token | matrices | cache | exchange | messages of tp | cache GiB | GiB | "
+      "longest context |\n|---|---|---|---|---|---|---|---|---|\n");
+  for (std::size_t m = 0; m < std::min(top, meshes.size()); ++m) {
+    const tune::DecodeMesh& one = meshes[m];
+    fmt::print("| {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.2f} | {:.2f} | {} |\n",
+               to_string(one), 1e3 * one.time.total(), 1e3 * one.time.matrices,
+               1e3 * one.time.cache, 1e3 * one.time.exchange, 1e3 * one.time.tensor_parallel,
+               gib(one.memory.cache), gib(one.memory.total()), one.longest_context);
+  }
+}
+
 void run(const AdviseFlags& flags, RecipeQuestion question_of) {
   const int top = parse_count("--top", flags.top);
+  if (flags.step == "decode") return run_decode(flags, question_of, static_cast<std::size_t>(top));
   const tune::AdviceQuestion request = question(flags, question_of);
   const tune::Advice advice = tune::advise(request);
   if (flags.json) {
@@ -197,7 +236,9 @@ void add_advise_with(CLI::App& app, int& exit_code, RecipeQuestion question_of) 
   verb->add_option("--mask", flags->mask,
                    "As of `armillary plan` [the recipe's; causal; full for dit]")
       ->check(not_empty());
-  verb->add_option("--step", flags->step, "train, prefill or dit: one denoising step [train]")
+  verb->add_option(
+          "--step", flags->step,
+          "train, prefill, decode: a token behind --seq, or dit: one denoising step [train]")
       ->check(not_empty());
   verb->add_option("--text-tokens", flags->text_tokens,
                    "Tokens of text for cross-attention, with --step dit [none]")
@@ -217,6 +258,7 @@ void add_advise_with(CLI::App& app, int& exit_code, RecipeQuestion question_of) 
       "  armillary advise llama3-8b c5 --seq 65536 --batch 2\n"
       "  armillary advise llama2-7b c1 --seq 524288 --methods\n"
       "  armillary advise llama3-8b c5 --seq 1048576 --step prefill\n"
+      "  armillary advise llama3-8b c5 --seq 1048576 --step decode\n"
       "  armillary advise layers=12,hidden=768,heads=12,ffn=3072,vocab=50257,gated=false c6 --seq "
       "131072\n"
       "  armillary advise recipes/llama.toml c6 --seq 131072 --set "

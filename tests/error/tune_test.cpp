@@ -217,6 +217,11 @@ TEST(AdviseError, QuestionsThatCannotBeAnswered) {
   };
   time_of("prefill");
   time_of("dit");
+  const ProgramRun decode = run({"advise", "llama2-7b", "c8", "--seq", "4096", "--step", "decode"});
+  EXPECT_EQ(decode.code, 0) << decode.err;
+  EXPECT_THAT(decode.out, HasSubstr("behind 4096 tokens; 524288 bytes of cache a token"));
+  expect_step_error({"decode", "--methods"}, "--step decode; --step train is required");
+  expect_step_error({"decode", "--mask", "full"}, "--step decode; causal attention");
   expect_error({"advise", "llama2-7b", "c99", "--seq", "1024"}, HasSubstr("c99"));
   expect_error({"advise", "llama2-7b", "c5a", "--seq", "0"}, HasSubstr("--seq"));
   expect_error({"advise", "llama2-7b", "c5a", "--seq", "9", "--devices", "9"}, HasSubstr("has 8"));

@@ -1,0 +1,47 @@
+// advise_decode_test.cpp: meshes for decode that fit, in their order.
+#include "armillary/predict/tune/advise_decode.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "armillary/core/testing/expect_error.h"
+#include "armillary/predict/cost/known_models.h"
+
+namespace armillary::tune {
+namespace {
+
+cost::DecodeStep decode_of(const std::string& model, std::int64_t context,
+                           std::int64_t sequences = 1) {
+  return {.model = cost::parse_model(model), .context = context, .sequences = sequences};
+}
+
+TEST(AdviseDecode, GivesEveryMeshThatFitsTheFastestFirst) {
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  const std::vector<DecodeMesh> meshes = advise_decode(decode_of("llama3-8b", 1 << 20), cluster, 8);
+  ASSERT_FALSE(meshes.empty());
+  EXPECT_TRUE(
+      std::ranges::is_sorted(meshes, {}, [](const DecodeMesh& one) { return one.time.total(); }));
+  for (const DecodeMesh& one : meshes) {
+    EXPECT_EQ(one.mesh.ranks(), 8) << to_string(one);
+    EXPECT_EQ(one.mesh.dp, 1) << to_string(one);
+    EXPECT_GE(one.longest_context, 1 << 20) << to_string(one);
+    EXPECT_LE(one.memory.total(), cluster.device.memory_bytes) << to_string(one);
+  }
+  // The tokens of one sequence are on all devices, by heads, positions or both.
+  EXPECT_EQ(meshes.size(), 4U);
+  EXPECT_THAT(to_json(meshes), testing::StartsWith(R"({"meshes":[{"dp":1,"cp":)"));
+}
+
+TEST(AdviseDecode, SaysWhatFits) {
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  EXPECT_THAT(error_of([&] { advise_decode(decode_of("llama3-8b", 1 << 30), cluster, 4); }),
+              testing::StartsWith("advise: 1 sequence of 1073741824 tokens do not fit 4 devices of "
+                                  "c5; the longest that fits is "));
+}
+
+}  // namespace
+}  // namespace armillary::tune
