@@ -3,9 +3,8 @@
 // results to the ranks of the queries, out and lse in one message, which merge them in the order of
 // ranks, in fp32.
 //
-//   a layer, P ranks, T tokens   all ranks together send (P - 1) T (H D + G (D + E)) e bytes of Q,
-//   K
-//                                and V, and (P - 1) T H (E + 1) a bytes of partial results
+//   a layer, P ranks, T tokens   Q, K and V: all ranks together send (P - 1) T (H D + G (D + E)) e
+//                                bytes; partial results: (P - 1) T H (E + 1) a
 //
 // The products of matrices are divided over the ranks, which pays where a step has many sessions.
 #include <ATen/TensorOperators.h>
@@ -21,6 +20,7 @@
 #include "armillary/comm/collectives.h"
 #include "armillary/kernel/block_attention.h"
 #include "armillary/model/global_range.h"
+#include "armillary/runtime/or_abort.h"
 #include "armillary/serve/local_keys.h"
 #include "armillary/serve/pass.h"
 #include "armillary/train/tensor_array.h"
@@ -151,11 +151,13 @@ at::Tensor run_gathered(const PassContext& context, std::span<const PassPart> pa
                                    const at::Tensor& v_BLGE) {
     return attention.attend(q_BLHD, k_BLGD, v_BLGE);
   };
-  const at::Tensor x_BLE =
-      features_of(context, own_part(dealt, tokens), own_part(dealt, positions), attend);
-  const at::Tensor x_TE = gathered_rows(context.comm, dealt, x_BLE.select(0, 0), keys.tokens());
-  appends.end();
-  return x_TE.index_select(0, at::tensor(keys.lasts(), at::kLong));
+  return runtime::or_abort(context.comm, [&] {
+    const at::Tensor x_BLE =
+        features_of(context, own_part(dealt, tokens), own_part(dealt, positions), attend);
+    const at::Tensor x_TE = gathered_rows(context.comm, dealt, x_BLE.select(0, 0), keys.tokens());
+    appends.end();
+    return x_TE.index_select(0, at::tensor(keys.lasts(), at::kLong));
+  });
 }
 
 }  // namespace armillary::serve

@@ -3,7 +3,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -16,8 +15,10 @@ namespace armillary::serve {
 struct GenerateOptions {
   std::int64_t tokens = 64;  ///< The most new tokens of a prompt.
   Sampling sampling;
-  std::optional<std::int64_t> end;  ///< A token behind which a continuation ends; it is not kept.
+  std::vector<std::int64_t> ends;  ///< Tokens with which a continuation ends; they are not kept.
   Sessions::Progress progress = {};
+  /// Asked on rank 0 before each step of decode; true ends all continuations.
+  std::function<bool()> stops = {};
   /// Called on every rank with each new token of each prompt.
   std::function<void(std::size_t prompt, std::int64_t token)> on_token = {};
 };
@@ -28,13 +29,14 @@ struct Continuations {
   double prefill_s = 0;  ///< Until the first token is drawn: the time to first token.
   double decode_s = 0;
   std::int64_t steps = 0;    ///< Calls of decode.
-  bool was_stopped = false;  ///< By `progress`.
+  bool was_stopped = false;  ///< By `progress`, or by `stops`.
 };
 
 /// Continues prompts in sessions of their own, which it opens and releases. Prompt i draws as
-/// sequence i. Rank 0 draws for all, so ranks cannot come apart. Collective.
+/// sequence i. Rank 0 draws for all, so ranks cannot come apart. `world` has all ranks that make
+/// calls of sessions: those along tp too. Collective.
 /// @throws as Sessions::prefill and decode, check_sampling.
-Continuations generate(comm::Communicator& comm, Sessions& sessions,
+Continuations generate(comm::Communicator& world, Sessions& sessions,
                        std::span<const std::vector<std::int64_t>> prompts,
                        const GenerateOptions& options);
 

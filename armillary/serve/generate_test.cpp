@@ -5,6 +5,9 @@
 #include <ATen/core/Tensor.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -38,7 +41,7 @@ Tokens continue_on_one_rank(const TinyModel& tiny, Tokens prompt, const Generate
     const std::int64_t token =
         next_token(tiny.last_logits(prompt), options.sampling,
                    {.sequence = sequence, .position = static_cast<std::int64_t>(prompt.size())});
-    if (options.end && token == *options.end) break;
+    if (std::ranges::count(options.ends, token) > 0) break;
     tokens.push_back(token);
     prompt.push_back(token);
   }
@@ -69,9 +72,13 @@ TEST(Generate, EndsBehindATokenAndWhenItIsStopped) {
   const Tokens whole = generate_on(tiny, 2, prompts, {.tokens = 8}, 0)[0];
   ASSERT_EQ(whole.size(), 8U);
   const std::vector<Tokens> ended =
-      generate_on(tiny, 2, prompts, {.tokens = 8, .end = whole[3]}, 0);
+      generate_on(tiny, 2, prompts, {.tokens = 8, .ends = {whole[3]}}, 0);
   EXPECT_LE(ended[0].size(), 3U);
   EXPECT_EQ(ended[0], Tokens(whole.begin(), whole.begin() + static_cast<int>(ended[0].size())));
+  // Rank 0 alone is asked between two tokens.
+  std::atomic<int> asked = 0;
+  const GenerateOptions later{.tokens = 8, .stops = [&] { return ++asked > 3; }};
+  EXPECT_EQ(generate_on(tiny, 2, prompts, later, 0)[0], Tokens(whole.begin(), whole.begin() + 3));
   const GenerateOptions stops{.progress = [](std::int64_t, std::int64_t) { return false; }};
   EXPECT_TRUE(generate_on(tiny, 2, prompts, stops, 0)[0].empty());
 }

@@ -1,5 +1,5 @@
-// model_weights_test.cpp: the weights of a run are those of its checkpoint, and a model that does
-// not predict the next token is refused.
+// model_weights_test.cpp: the weights of a run, a checkpoint and a folder, whole and in parts; what
+// does not predict the next token, and sessions that are too long, are refused.
 #include "armillary/serve/model_weights.h"
 
 #include <ATen/core/Tensor.h>
@@ -14,14 +14,15 @@
 #include "armillary/core/testing/expect_error.h"
 #include "armillary/model/registry.h"
 #include "armillary/serve/generate.h"
+#include "armillary/train/export_model.h"
 #include "armillary/train/testing/scratch_folder.h"
 #include "armillary/train/testing/small_training.h"
 
 namespace armillary::serve {
 namespace {
 
-TEST(ModelWeights, AreThoseOfACheckpoint) {
-  const train::ScratchFolder folder;
+/// A run of a small llama with checkpoints after 2 and 4 steps.
+train::Recipe trained_recipe(const train::ScratchFolder& folder) {
   train::Recipe recipe = train::small_recipe();
   recipe.model.name = "llama";
   recipe.training.steps = 4;
@@ -30,27 +31,59 @@ TEST(ModelWeights, AreThoseOfACheckpoint) {
   recipe.checkpoint.interval = 2;
   train::run(recipe);
   folder.write("run/recipe.toml", print_recipe(recipe));
-  const LoadedModel newest = load_run("test", folder.path("run"));
+  return recipe;
+}
+
+at::Tensor value_of(const ModelWeights& weights, int unit, const char* name) {
+  return weights.of_unit(unit).at(name);
+}
+
+TEST(ModelWeights, AreThoseOfACheckpointOrAFolder) {
+  const train::ScratchFolder folder;
+  const train::Recipe recipe = trained_recipe(folder);
+  const ModelFile file("test", folder.path("run"));
+  const ModelWeights newest = file.weights();
   const std::string saved = folder.path("run") + "/" + recipe.checkpoint.folder;
-  const LoadedModel last = load_run("test", saved + "/step-000004");
-  const LoadedModel first = load_run("test", saved + "/step-000002");
-  EXPECT_EQ(newest.options.name, "llama");
-  const auto embedding = [](const LoadedModel& loaded) {
-    return loaded.weights->of_unit(0).at("tok_embeddings.weight");
-  };
-  EXPECT_TRUE(at::equal(embedding(newest), embedding(last)));
-  EXPECT_FALSE(at::equal(embedding(newest), embedding(first)));
-  EXPECT_GT(newest.weights->bytes(), 4 * embedding(newest).numel());
+  const ModelWeights last = ModelFile("test", saved + "/step-000004").weights();
+  const ModelWeights first = ModelFile("test", saved + "/step-000002").weights();
+  EXPECT_EQ(file.options().name, "llama");
+  EXPECT_EQ(file.tokenizer(), "");
+  const char* const name = "tok_embeddings.weight";
+  EXPECT_TRUE(at::equal(value_of(newest, 0, name), value_of(last, 0, name)));
+  EXPECT_FALSE(at::equal(value_of(newest, 0, name), value_of(first, 0, name)));
+  EXPECT_GT(newest.bytes(), 4 * value_of(newest, 0, name).numel());
+  // As a model folder, with the tokens at which its text ends.
+  train::export_model(folder.path("run"), folder.path("model"), train::FolderFormat::Hf);
+  const ModelFile exported("test", folder.path("model"));
+  EXPECT_TRUE(at::equal(value_of(exported.weights(), 0, name), value_of(newest, 0, name)));
+  EXPECT_EQ(exported.ends(), std::vector<std::int64_t>{256});
   // It continues a text.
   const auto comm = comm::make_solo();
-  const auto model = model::make_model(newest.options, {});
-  Sessions sessions(*comm, *model, [&](int unit) { return newest.weights->of_unit(unit); },
+  const auto model = model::make_model(file.options(), {});
+  Sessions sessions(*comm, *model, [&](int unit) { return newest.of_unit(unit); },
                     {.cache = {.pages = 4}});
   const std::vector<std::vector<std::int64_t>> prompts{{'w', 'o', 'r', 'd'}};
   EXPECT_EQ(generate(*comm, sessions, prompts, {.tokens = 5}).tokens[0].size(), 5U);
 }
 
-TEST(ModelWeights, OfOtherMasksAreRefused) {
+/// Ranks along tp have whole groups of heads and some words each; bf16 is that of matrices alone.
+TEST(ModelWeights, ArePartsAndNarrow) {
+  const train::ScratchFolder folder;
+  trained_recipe(folder);
+  const ModelFile file("test", folder.path("run"));
+  const ModelWeights whole = file.weights();
+  const ModelWeights half = file.weights({.tp_index = 1, .tp_ranks = 2});
+  const char* const name = "layers.0.attention.wq.weight";
+  const at::Tensor rows = value_of(whole, 1, name);
+  EXPECT_TRUE(at::equal(value_of(half, 1, name), rows.narrow(0, 16, 16)));
+  EXPECT_EQ(value_of(half, 0, "tok_embeddings.weight").size(0), 129);
+  EXPECT_LT(half.bytes(), whole.bytes());
+  const ModelWeights narrow = file.weights({.dtype = at::kBFloat16});
+  EXPECT_TRUE(at::equal(value_of(narrow, 1, name), rows.to(at::kBFloat16)));
+  EXPECT_EQ(value_of(narrow, 1, "layers.0.attention_norm.weight").scalar_type(), at::kFloat);
+}
+
+TEST(ModelWeights, OfOtherModelsAreRefused) {
   const train::ScratchFolder folder;
   train::Recipe recipe = train::small_recipe();
   recipe.training.steps = 1;
@@ -60,8 +93,41 @@ TEST(ModelWeights, OfOtherMasksAreRefused) {
   recipe.checkpoint.interval = 1;
   train::run(recipe);
   folder.write("run/recipe.toml", print_recipe(recipe));
-  EXPECT_THAT(error_of([&] { load_run("test", folder.path("run")); }),
-              testing::HasSubstr("trained with parallelism.mask full given; one with causal"));
+  const auto refused = [](const std::string& path, const std::string& text) {
+    EXPECT_THAT(error_of([&] { ModelFile("test", path); }), testing::HasSubstr(text));
+  };
+  refused(folder.path("run"), "trained with parallelism.mask full given; one with causal");
+  refused(folder.path(),
+          "has none of recipe.toml, manifest.json and config.json; the folder of a run");
+  folder.write("config.json", R"({"model_type": "gemma2"})");
+  refused(folder.path(), "llama, mistral, qwen2 or qwen3 is required");
+}
+
+/// Sessions are refused that are longer than the model's positions, window or frequencies.
+TEST(ModelWeights, AllowSomeLengths) {
+  const auto error = [](const model::ModelOptions& options, std::int64_t prompt,
+                        std::int64_t most) {
+    return error_of([&] { check_length("test", options, prompt, most); });
+  };
+  EXPECT_EQ(error({.name = "gpt"}, 1'000'000, 2'000'000), "no error");
+  EXPECT_EQ(error({.name = "gpt2", .max_seq_len = 20}, 10, 20), "no error");
+  EXPECT_EQ(error({.name = "gpt2", .max_seq_len = 20}, 10, 21),
+            "test: a session of 21 tokens for a model of fewer learned positions "
+            "(model.max_seq_len); at most 20 are required");
+  EXPECT_EQ(error({.name = "llama", .sliding_window = 32}, 10, 32), "no error");
+  EXPECT_THAT(error({.name = "llama", .sliding_window = 32}, 10, 33),
+              testing::HasSubstr("with a window (model.sliding_window)"));
+  const std::string dynamic = "dynamic:factor=2,original=32";
+  EXPECT_EQ(error({.name = "llama", .rope_scaling = dynamic}, 10, 32), "no error");
+  EXPECT_THAT(error({.name = "llama", .rope_scaling = dynamic}, 33, 34),
+              testing::HasSubstr("frequencies change with the length"));
+  const std::string longrope = "longrope:original=32,short=1;1,long=1;2";
+  EXPECT_EQ(error({.name = "llama", .rope_scaling = longrope}, 33, 64), "no error");
+  EXPECT_THAT(error({.name = "llama", .rope_scaling = longrope}, 32, 33),
+              testing::HasSubstr("at most 32 are required"));
+  EXPECT_EQ(
+      error({.name = "llama", .rope_scaling = "longrope:original=32,short=1;2,long=1;2"}, 32, 33),
+      "no error");
 }
 
 }  // namespace

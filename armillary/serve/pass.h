@@ -7,14 +7,18 @@
 //   run_gathered     the same, but each rank projects some of the tokens and Q, K, V are gathered
 //                    (gathered_pass.cpp): two exchanges a layer
 //
-// All compute softmax attention over all tokens of a session, up to rounding: the fp32 partials of
-// the two calls, or of the ranks, are merged in a fixed order.
+// All compute softmax attention over all tokens of a session, up to rounding: results of the two
+// calls, or of the ranks, are merged in fp32 and in a fixed order.
+//
+// Ranks along tp are groups of such ranks side by side: each has its heads of the same tokens, its
+// own cache, and its part of the matrices (model/tensor_parallel.h).
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,6 +44,7 @@ struct PassContext {
   KvCache& cache;
   model::Model& model;
   std::function<model::Weights(int unit)> use;
+  std::shared_ptr<model::TensorParallel> tensor_parallel;  ///< Null: no ranks along tp.
   plan::Layout layout;   ///< The tokens of a spread pass over the ranks.
   std::string strategy;  ///< Attention among the new tokens of a spread pass.
   /// This rank's program of the exchange in a layer of a replicated pass, of a proved plan of one
@@ -49,13 +54,14 @@ struct PassContext {
 
 /// The features [parts, E], in front of the last unit, of the last token of each part that asks for
 /// them, on all ranks the same bits. Parts are of different sessions and not empty. Without a
-/// graph. Collective. If it throws, sessions have the tokens that they had before.
-/// @throws InvalidArgument as KvCache::begin_append; as attention and the communicator.
+/// graph. Collective, along tp too. If it throws, sessions have the tokens that they had before.
+/// @throws InvalidArgument as KvCache::begin_append, on all ranks alike; any other error ends the
+/// group.
 at::Tensor run_spread(const PassContext& context, std::span<const PassPart> parts);
 at::Tensor run_replicated(const PassContext& context, std::span<const PassPart> parts);
 at::Tensor run_gathered(const PassContext& context, std::span<const PassPart> parts);
 
-/// The logits [B, V] of such features. Sends nothing.
+/// The logits [B, V] of such features. Sends nothing but along tp.
 at::Tensor logits_of(const PassContext& context, const at::Tensor& features_BE);
 
 // Internal to the passes.
@@ -82,7 +88,8 @@ std::vector<std::int64_t> packed_tokens(std::span<const PassPart> parts);
 /// Position in its session of each packed token.
 std::vector<std::int64_t> packed_positions(const KvCache& cache, std::span<const PassPart> parts);
 
-/// Runs all units but the last on some tokens, which are given with their positions.
+/// Runs all units but the last on some tokens, which are given with their positions: x [1, L, E],
+/// on all ranks along tp.
 at::Tensor features_of(const PassContext& context, const std::vector<std::int64_t>& tokens,
                        const std::vector<std::int64_t>& positions, const model::Attend& attend);
 

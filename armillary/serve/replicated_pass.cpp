@@ -21,6 +21,7 @@
 #include "armillary/comm/communicator.h"
 #include "armillary/kernel/block_attention.h"
 #include "armillary/plan/decode/words.h"
+#include "armillary/runtime/or_abort.h"
 #include "armillary/serve/local_keys.h"
 #include "armillary/serve/pass.h"
 
@@ -117,9 +118,11 @@ at::Tensor run_replicated(const PassContext& context, std::span<const PassPart> 
                                    const at::Tensor& v_BLGE) {
     return attention.attend(q_BLHD, k_BLGD, v_BLGE);
   };
-  const at::Tensor x_BLE = features_of(context, tokens, positions, attend);
-  appends.end();
-  return x_BLE.select(0, 0).index_select(0, at::tensor(keys.lasts(), at::kLong));
+  return runtime::or_abort(context.comm, [&] {
+    const at::Tensor x_BLE = features_of(context, tokens, positions, attend);
+    appends.end();
+    return x_BLE.select(0, 0).index_select(0, at::tensor(keys.lasts(), at::kLong));
+  });
 }
 
 }  // namespace armillary::serve

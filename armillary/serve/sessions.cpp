@@ -15,6 +15,7 @@
 #include "armillary/core/error.h"
 #include "armillary/plan/decode/check_decode.h"
 #include "armillary/plan/program/grid.h"
+#include "armillary/runtime/or_abort.h"
 #include "armillary/serve/cache_move.h"
 #include "armillary/serve/pass.h"
 
@@ -87,6 +88,7 @@ PassContext Sessions::context() {
           .cache = cache_,
           .model = model_,
           .use = use_,
+          .tensor_parallel = options_.tensor_parallel,
           .layout = options_.layout,
           .strategy = options_.strategy,
           .exchange = exchange_};
@@ -211,13 +213,15 @@ std::int64_t Sessions::relayout(SessionId session, const CacheLayout& layout) {
   cache_.change_layout(
       session, layout,
       [&](const std::vector<plan::Interval>& before, const std::vector<plan::Interval>& after) {
-        for (int layer = 0; layer < cache_.layers(); ++layer) {
-          const auto k_of = [&](plan::Interval rows) { return cache_.k(layer, rows); };
-          const auto v_of = [&](plan::Interval rows) { return cache_.v(layer, rows); };
-          const LayerKv moved = move.move(layer, {joined_rows(before, k_of({0, 0}), k_of),
-                                                  joined_rows(before, v_of({0, 0}), v_of)});
-          cache_.write(layer, after, moved.k_LGD, moved.v_LGE);
-        }
+        runtime::or_abort(comm_, [&] {
+          for (int layer = 0; layer < cache_.layers(); ++layer) {
+            const auto k_of = [&](plan::Interval rows) { return cache_.k(layer, rows); };
+            const auto v_of = [&](plan::Interval rows) { return cache_.v(layer, rows); };
+            const LayerKv moved = move.move(layer, {joined_rows(before, k_of({0, 0}), k_of),
+                                                    joined_rows(before, v_of({0, 0}), v_of)});
+            cache_.write(layer, after, moved.k_LGD, moved.v_LGE);
+          }
+        });
       });
   return move.moved_bytes();
 }

@@ -14,6 +14,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +39,9 @@ struct SessionsOptions {
   /// second exchange and pays for steps of many sessions.
   bool gather_queries = false;
   KvCacheOptions cache = {};
+  /// Ranks along tp, each with its range of the weights: then all ranks of the mesh make the same
+  /// calls, and the communicator is that along cp. Null: none.
+  std::shared_ptr<model::TensorParallel> tensor_parallel = {};
 };
 
 /// Tokens for one session.
@@ -57,7 +61,8 @@ struct PassPart;
 
 /// The sessions of a model on one rank. Collective: all ranks make the same calls with the same
 /// values, in the same order. `model` calls the attention that it is given once a layer, with as
-/// many keys as queries, and knows no cache; it has causal masks alone. Threads: that of the rank.
+/// many keys as queries, and knows no cache; it has causal masks alone, and rotary frequencies that
+/// do not change with the length (check_length of model_weights.h). Threads: that of the rank.
 class Sessions {
  public:
   /// `use` gives the weights of a unit, on all ranks alike. All must outlive the object.
@@ -80,7 +85,7 @@ class Sessions {
   /// chunks, from which they may go on.
   /// @throws InvalidArgument for a session that is not open or comes twice, a prompt without
   /// tokens, a token that is not in the vocabulary, or a cache without room, on all ranks alike,
-  /// with what was read before; CommError as the communicator.
+  /// with what was read before; any other error, such as CommError, ends the group.
   at::Tensor prefill(std::span<const Prompt> prompts, const Progress& progress = {});
 
   /// Adds one token to each session. Returns the logits [B, V] behind it. One exchange a layer, or

@@ -20,10 +20,12 @@
 #include <vector>
 
 #include "armillary/comm/local.h"
+#include "armillary/comm/mesh.h"
 #include "armillary/comm/watched_communicator.h"
 #include "armillary/core/error.h"
 #include "armillary/core/testing/expect_error.h"
 #include "armillary/serve/testing/tiny_model.h"
+#include "armillary/train/tensor_parallel_over_ranks.h"
 
 namespace armillary::serve {
 namespace {
@@ -256,6 +258,35 @@ TEST_P(SessionsOnRanks, GatherQueries) {
   });
 }
 
+/// What was read so far can be forked between two passes; the copy does not see what comes behind.
+TEST_P(SessionsOnRanks, ForkWhileAPromptIsRead) {
+  on_ranks(GetParam(), options_of("zigzag", 18), [&](comm::Communicator& comm, Sessions& sessions) {
+    const Tokens text = TinyModel::text(50);
+    const SessionId session = sessions.open();
+    std::vector<SessionId> copies;
+    const Prompt prompt{session, text};
+    const at::Tensor logits =
+        sessions.prefill(std::span(&prompt, 1), [&](std::int64_t tokens, std::int64_t) {
+          if (tokens == 18 || tokens == 36) copies.push_back(sessions.fork(session));
+          return true;
+        });
+    expect_close(logits[0], tiny().last_logits(text), "the prompt");
+    sessions.release(session);
+    ASSERT_EQ(copies.size(), 2U);
+    for (const SessionId copy : copies) {
+      const Tokens rest = TinyModel::text(21, copy);
+      const Tokens read(text.begin(), text.begin() + sessions.tokens(copy));
+      expect_close(prefill_one(sessions, copy, rest), tiny().last_logits(joined(read, rest)),
+                   fmt::format("behind {}", read.size()));
+      expect_close(decode_one(sessions, copy, 3),
+                   tiny().last_logits(joined(joined(read, rest), {3})),
+                   fmt::format("behind {}, next", read.size()));
+    }
+    for (const SessionId copy : copies) sessions.release(copy);
+    EXPECT_EQ(sessions.cache().free_pages(comm.rank()), 64);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Worlds, SessionsOnRanks, testing::Values(1, 2, 3, 4));
 
 /// The largest error of logits in bf16 against those in fp32, in a prefill of two chunks and in the
@@ -343,6 +374,35 @@ TEST(Sessions, DecodeBytesOfGatheredQueries) {
   const std::int64_t features = TinyModel::kHeads * kDim;
   EXPECT_EQ(bytes.load(),
             (kWorld - 1) * kTokens * 4 * (TinyModel::kLayers * (qkv + partial) + features));
+}
+
+/// Ranks along tp have heads and words of the same tokens; above 2, copies of KV heads.
+TEST(Sessions, ShareMatricesAlongTp) {
+  const Tokens prompt = TinyModel::text(37);
+  for (const MeshShape& shape :
+       std::vector<MeshShape>{{.tp = 2}, {.tp = 4}, {.cp = 2, .tp = 2}, {.cp = 3, .tp = 4}}) {
+    for (const bool gathers : {false, true}) {
+      comm::run_ranks(shape.ranks(), [&](comm::Communicator& world) {
+        const std::string where = fmt::format("cp {} x tp {}", shape.cp, shape.tp);
+        const comm::Mesh mesh(world, shape);
+        const ModelWeights weights = tiny().part(mesh.index(MeshAxis::Tp), shape.tp);
+        const std::unique_ptr<model::Model> model = tiny().make();
+        SessionsOptions options = options_of("zigzag", 16);
+        options.gather_queries = gathers;
+        options.tensor_parallel = train::tensor_parallel_over_ranks(mesh.along(MeshAxis::Tp));
+        Sessions sessions(
+            mesh.along(MeshAxis::Cp), *model, [&](int unit) { return weights.of_unit(unit); },
+            options);
+        const SessionId session = sessions.open();
+        expect_close(prefill_one(sessions, session, prompt), tiny().last_logits(prompt), where);
+        const SessionId other = sessions.fork(session);
+        const std::vector<NextToken> next{{session, 3}, {other, 5}};
+        const at::Tensor decoded = sessions.decode(next);
+        expect_close(decoded[0], tiny().last_logits(joined(prompt, {3})), where + ", next");
+        expect_close(decoded[1], tiny().last_logits(joined(prompt, {5})), where + ", of the fork");
+      });
+    }
+  }
 }
 
 /// New tokens of decode go to ranks page by page in turn, by their position in the session.

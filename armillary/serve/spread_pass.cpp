@@ -22,6 +22,7 @@
 #include "armillary/core/error.h"
 #include "armillary/kernel/block_attention.h"
 #include "armillary/plan/mask/mask.h"
+#include "armillary/runtime/or_abort.h"
 #include "armillary/serve/context_side.h"
 #include "armillary/serve/pass.h"
 
@@ -294,10 +295,12 @@ at::Tensor run_spread(const PassContext& context, std::span<const PassPart> part
   }
   SpreadAttention attention(context, parts, spread, appends.rows());
   const model::Attend attend = [&](const model::QkvShape& shape) { return attention.begin(shape); };
-  const at::Tensor x_BLE = features_of(context, tokens, positions, attend);
-  const at::Tensor features_BE = last_features(context, parts, spread, x_BLE);
-  appends.end();
-  return features_BE;
+  return runtime::or_abort(context.comm, [&] {
+    const at::Tensor x_BLE = features_of(context, tokens, positions, attend);
+    const at::Tensor features_BE = last_features(context, parts, spread, x_BLE);
+    appends.end();
+    return features_BE;
+  });
 }
 
 }  // namespace armillary::serve

@@ -1,6 +1,6 @@
-// The verb `generate`: continues a prompt with a model that `train` has trained, over ranks. Ranks
-// are threads that share the weights, or this process is one rank of many; rank 0 alone prints: the
-// text to standard output, progress and times to standard error.
+// The verb `generate`: continues a prompt with a model that is there, over ranks. Ranks are threads
+// that share the weights, or this process is one rank of many; rank 0 alone prints: the text to
+// standard output, progress and times to standard error.
 #include "armillary/serve/generate.h"
 
 #include <ATen/Parallel.h>
@@ -11,6 +11,7 @@
 #include <array>
 #include <cstdio>
 #include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -19,6 +20,8 @@
 #include <vector>
 
 #include "armillary/comm/collectives.h"
+#include "armillary/comm/mesh.h"
+#include "armillary/comm/together.h"
 #include "armillary/core/checked.h"
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
@@ -29,7 +32,10 @@
 #include "armillary/plan/strategies/strategy.h"
 #include "armillary/predict/tune/automatic.h"
 #include "armillary/serve/model_weights.h"
+#include "armillary/serve/token_text.h"
+#include "armillary/text/tokenizer/load_tokenizer.h"
 #include "armillary/train/packed_text.h"
+#include "armillary/train/tensor_parallel_over_ranks.h"
 #include "cli/stop_signals.h"
 #include "cli/torch/engine.h"
 #include "cli/verbs.h"
@@ -40,18 +46,21 @@ namespace {
 constexpr const char* kGenerateExamples = R"(
 Examples:
   armillary generate runs/llama --prompt-file prompt.txt
-  armillary generate runs/llama --prompt-file long.txt --ranks 4 --chunk 8192 --layout zigzag
-  armillary generate runs/llama --prompt-file prompt.txt --temperature 0.8 --top-p 0.95 --seed 7
-  armillary launch -n 4 -- generate runs/llama --prompt-file long.txt --ranks 4      4 processes
+  armillary generate smollm.gguf --prompt-file long.txt --ranks 4 --chunk 8192
+  armillary generate llama/ --prompt-file prompt.txt --ranks 4 --tp 2 --temperature 0.8 --top-p 0.95 --seed 7
+  armillary launch -n 4 -- generate llama/ --prompt-file long.txt --ranks 4      4 processes
 
 Each rank keeps its part of the keys and values of what was read. The text is the same on any number of ranks, with any
-layout, strategy and chunk, up to rounding. A token is a byte. SIGTERM or Ctrl-C ends the reading of the prompt.
+layout, strategy and chunk, up to rounding. Models that were trained on bytes continue bytes. SIGTERM or Ctrl-C ends
+the text.
 Exit code: 0 done or stopped by a signal, 1 the run failed, 2 bad input.)";
 
 struct GenerateArguments {
   std::string model;
   std::string prompt_file;
+  std::string tokenizer;
   int ranks = 1;
+  int tp = 1;
   serve::GenerateOptions options;
   std::int64_t chunk = 0;
   std::int64_t page = 16;
@@ -60,19 +69,19 @@ struct GenerateArguments {
   std::string dtype = "fp32";
   bool json = false;
   launch::EngineFlags engine;
+
+  MeshShape mesh() const { return {.cp = ranks / tp, .tp = tp}; }
 };
 
-/// The bytes of the prompt as tokens.
-std::vector<std::int64_t> read_prompt(const std::string& path) {
-  const std::string text =
+/// The text of the prompt.
+std::string read_prompt(const std::string& path) {
+  std::string text =
       read_input({.where = "generate", .required = "a file with the text to continue"}, path);
   if (text.empty()) {
     fail<InvalidArgument>("generate: the prompt {} is empty; at least one byte is required",
                           excerpt(path));
   }
-  std::vector<std::int64_t> tokens;
-  for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
-  return tokens;
+  return text;
 }
 
 at::ScalarType dtype_of(const std::string& name) {
@@ -80,13 +89,20 @@ at::ScalarType dtype_of(const std::string& name) {
   return parse_choice("generate: --dtype", name, kDtypes) == 0 ? at::kFloat : at::kBFloat16;
 }
 
+void require_positive(std::string_view flag, std::int64_t value) {
+  if (value >= 1) return;
+  fail<InvalidArgument>("generate: {} {} given; at least 1 is required", flag, value);
+}
+
 void check_arguments(const GenerateArguments& arguments) {
-  if (arguments.ranks < 1) {
-    fail<InvalidArgument>("generate: --ranks {} given; at least 1 is required", arguments.ranks);
-  }
-  if (arguments.options.tokens < 1) {
-    fail<InvalidArgument>("generate: --tokens {} given; at least 1 is required",
-                          arguments.options.tokens);
+  require_positive("--ranks", arguments.ranks);
+  require_positive("--tp", arguments.tp);
+  require_positive("--page", arguments.page);
+  require_positive("--tokens", arguments.options.tokens);
+  if (arguments.ranks % arguments.tp != 0) {
+    fail<InvalidArgument>("generate: --tp {} of --ranks {}; a divisor is required; nearest: {}",
+                          arguments.tp, arguments.ranks,
+                          nearest_divisor(arguments.ranks, arguments.tp));
   }
   check_sampling(arguments.options.sampling);
   dtype_of(arguments.dtype);
@@ -94,34 +110,94 @@ void check_arguments(const GenerateArguments& arguments) {
   if (!tune::is_automatic(arguments.strategy)) plan::parse_strategy(arguments.strategy);
 }
 
+/// The words of a model: of the tokenizer that was given, or its own, or bytes.
+serve::TokenText words_of(const GenerateArguments& arguments, const serve::ModelFile& file) {
+  const std::string& path = arguments.tokenizer.empty() ? file.tokenizer() : arguments.tokenizer;
+  if (!path.empty()) {
+    return serve::TokenText(
+        std::make_shared<const tokenizer::Tokenizer>(tokenizer::load_tokenizer(path)));
+  }
+  if (file.options().vocab_size == train::kVocabSize) return {};
+  fail<InvalidArgument>(
+      "generate: {} has {} words and no tokenizer.json; --tokenizer with tokenizer.json, a folder "
+      "with one or a GGUF file is required, or {} words, bytes and a separator",
+      excerpt(arguments.model), file.options().vocab_size, train::kVocabSize);
+}
+
+/// A prompt, and what is needed to continue it.
+struct GenerateInput {
+  serve::ModelFile file;
+  serve::TokenText words;
+  std::vector<std::int64_t> prompt;
+  std::vector<std::int64_t> ends;
+
+  std::int64_t most_tokens(const GenerateArguments& arguments) const {
+    return static_cast<std::int64_t>(prompt.size()) + arguments.options.tokens;
+  }
+};
+
+GenerateInput input_of(const GenerateArguments& arguments) {
+  const std::string text = read_prompt(arguments.prompt_file);
+  GenerateInput input{
+      .file = serve::ModelFile("generate", arguments.model), .words = {}, .prompt = {}, .ends = {}};
+  input.words = words_of(arguments, input.file);
+  input.prompt = input.words.tokens(text);
+  if (input.prompt.empty()) {
+    fail<InvalidArgument>("generate: the prompt {} has no tokens; at least one is required",
+                          excerpt(arguments.prompt_file));
+  }
+  input.ends = input.words.ends();
+  input.ends.insert(input.ends.end(), input.file.ends().begin(), input.file.ends().end());
+  serve::check_length("generate", input.file.options(),
+                      static_cast<std::int64_t>(input.prompt.size()), input.most_tokens(arguments));
+  return input;
+}
+
+/// Weights of ranks that are threads, read once for each index along tp.
+class SharedWeights {
+ public:
+  SharedWeights(const serve::ModelFile& file, int tp_ranks, at::ScalarType dtype)
+      : file_(file), dtype_(dtype), by_index_(static_cast<std::size_t>(tp_ranks)) {}
+
+  std::shared_ptr<const serve::ModelWeights> of(int tp_index) {
+    const std::lock_guard lock(mutex_);
+    auto& weights = by_index_[static_cast<std::size_t>(tp_index)];
+    if (!weights) {
+      weights = std::make_shared<const serve::ModelWeights>(file_.weights(
+          {.tp_index = tp_index, .tp_ranks = static_cast<int>(by_index_.size()), .dtype = dtype_}));
+    }
+    return weights;
+  }
+
+ private:
+  const serve::ModelFile& file_;
+  at::ScalarType dtype_;
+  std::mutex mutex_;
+  std::vector<std::shared_ptr<const serve::ModelWeights>> by_index_;
+};
+
 /// Pages of a rank for a prompt and its continuation: equal parts, and for each pass that is spread
 /// what a rank may have above them, a stripe or a page.
 std::int64_t pages_of_rank(const GenerateArguments& arguments, const plan::Layout& layout,
                            std::int64_t prompt) {
-  const bool are_spread =
-      arguments.chunk == 0 || arguments.chunk >= arguments.page * arguments.ranks;
+  const int cp = arguments.mesh().cp;
+  const bool are_spread = arguments.chunk == 0 || arguments.chunk >= arguments.page * cp;
   const std::int64_t chunks = arguments.chunk > 0 ? ceil_div(prompt, arguments.chunk) : 1;
-  const std::int64_t passes = are_spread ? chunks : 0;
-  const std::int64_t above = std::max(layout.stripe, arguments.page) + 1;
+  const std::int64_t passes = are_spread && cp > 1 ? chunks : 0;
+  const std::int64_t stripe = layout.kind == plan::LayoutKind::Striped ? layout.stripe : 1;
+  const std::int64_t above = std::min(stripe, arguments.chunk > 0 ? arguments.chunk : prompt) + 1;
   const std::int64_t tokens =
-      ceil_div(prompt + arguments.options.tokens, arguments.ranks) + (passes + 1) * above;
+      ceil_div(prompt + arguments.options.tokens, cp) + passes * above + 2 * arguments.page;
   return ceil_div(tokens, arguments.page) + 1;
 }
 
-std::string text_of_tokens(const std::vector<std::int64_t>& tokens) {
-  std::string text;
-  for (const std::int64_t token : tokens) text += static_cast<char>(token);
-  return text;
-}
-
-void print_result(const GenerateArguments& arguments, std::size_t prompt,
-                  const serve::Continuations& result, std::int64_t cache_bytes) {
+void print_continuation(const GenerateArguments& arguments, const GenerateInput& input,
+                        const serve::Continuations& result, std::int64_t cache_bytes) {
   const std::vector<std::int64_t>& tokens = result.tokens.front();
-  const double prefill_rate = static_cast<double>(prompt) / std::max(result.prefill_s, 1e-9);
-  const double decode_rate = static_cast<double>(result.steps) / std::max(result.decode_s, 1e-9);
+  const std::size_t prompt = input.prompt.size();
   if (arguments.json) {
     const nlohmann::json line{{"tokens", tokens},
-                              {"text", text_of_tokens(tokens)},
+                              {"text", input.words.text_behind(input.prompt, tokens)},
                               {"prompt_tokens", prompt},
                               {"prefill_s", result.prefill_s},
                               {"decode_s", result.decode_s},
@@ -129,7 +205,9 @@ void print_result(const GenerateArguments& arguments, std::size_t prompt,
     fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
-  fmt::print("\n");
+  if (result.prefill_s == 0) return;  // Stopped before the first token.
+  const double prefill_rate = static_cast<double>(prompt) / std::max(result.prefill_s, 1e-9);
+  const double decode_rate = static_cast<double>(result.steps) / std::max(result.decode_s, 1e-9);
   fmt::print(stderr,
              "generate: {} read in {:.2f} s, {:.0f} tokens/s; {} decoded in {:.2f} s, {:.1f} "
              "tokens/s; the cache of a rank has {}\n",
@@ -138,45 +216,63 @@ void print_result(const GenerateArguments& arguments, std::size_t prompt,
              count_of(cache_bytes, "byte"));
 }
 
-/// One rank of the run.
-void run_rank(comm::Communicator& comm, const GenerateArguments& arguments,
-              const serve::LoadedModel& loaded, const std::vector<std::int64_t>& prompt) {
-  const std::unique_ptr<model::Model> model =
-      model::make_model(loaded.options, {.dtype = dtype_of(arguments.dtype)});
-  const plan::Layout layout = plan::parse_layout(arguments.layout);
-  serve::Sessions sessions(
-      comm, *model, [&](int unit) { return loaded.weights->of_unit(unit); },
-      {.layout = layout,
-       .strategy = arguments.strategy,
-       .chunk = arguments.chunk,
-       .cache = {
-           .page = arguments.page,
-           .pages = pages_of_rank(arguments, layout, static_cast<std::int64_t>(prompt.size()))}});
-  const bool prints = comm.rank() == 0;
+void print_text(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  std::fflush(stdout);
+}
+
+/// What generate() asks and tells while it runs, on one rank.
+serve::GenerateOptions watched_options(comm::Communicator& world,
+                                       const GenerateArguments& arguments,
+                                       const GenerateInput& input, serve::GrowingText& text) {
+  const bool prints = world.rank() == 0 && !arguments.json;
   serve::GenerateOptions options = arguments.options;
-  options.end = train::kSeparator;
+  options.ends = input.ends;
+  options.stops = &StopSignals::stop_requested;
   // A signal may reach ranks at different times; rank 0 decides for all.
-  options.progress = [&](std::int64_t tokens, std::int64_t of) {
-    if (prints && arguments.chunk > 0 && !arguments.json) {
+  options.progress = [&world, prints, chunk = arguments.chunk](std::int64_t tokens,
+                                                               std::int64_t of) {
+    if (prints && chunk > 0) {
       fmt::print(stderr, "generate: {} of {} read\n", tokens, count_of(of, "token"));
     }
     std::int64_t stops = StopSignals::stop_requested() ? 1 : 0;
-    comm::broadcast(comm, comm::array(std::span(&stops, 1)), 0);
+    comm::broadcast(world, comm::array(std::span(&stops, 1)), 0);
     return stops == 0;
   };
-  if (prints && !arguments.json) {
-    options.on_token = [](std::size_t, std::int64_t token) {
-      std::fputc(static_cast<int>(token), stdout);
-      std::fflush(stdout);
-    };
+  if (prints) {
+    options.on_token = [&text](std::size_t, std::int64_t token) { print_text(text.add(token)); };
   }
-  const serve::Continuations result = generate(comm, sessions, std::span(&prompt, 1), options);
-  if (!prints) return;
-  if (result.was_stopped) {
-    fmt::print(stderr, "generate: stopped by {} before the prompt was read\n", StopSignals::name());
-    return;
-  }
-  print_result(arguments, prompt.size(), result, sessions.cache().bytes());
+  return options;
+}
+
+/// One rank of the run.
+void run_rank(comm::Communicator& world, const GenerateArguments& arguments,
+              const GenerateInput& input, SharedWeights& shared) {
+  const comm::Mesh mesh(world, arguments.mesh());
+  std::shared_ptr<const serve::ModelWeights> weights;
+  comm::run_together(world, [&] { weights = shared.of(mesh.index(MeshAxis::Tp)); });
+  const std::unique_ptr<model::Model> model = model::make_model(
+      input.file.options(),
+      {.dtype = dtype_of(arguments.dtype), .seq_len = input.most_tokens(arguments)});
+  const plan::Layout layout = plan::parse_layout(arguments.layout);
+  const auto prompt = static_cast<std::int64_t>(input.prompt.size());
+  comm::Communicator& cp = mesh.along(MeshAxis::Cp);
+  const auto tensor_parallel =
+      arguments.tp > 1 ? train::tensor_parallel_over_ranks(mesh.along(MeshAxis::Tp)) : nullptr;
+  serve::Sessions sessions(
+      cp, *model, [&](int unit) { return weights->of_unit(unit); },
+      {.layout = layout,
+       .strategy = arguments.strategy,
+       .chunk = arguments.chunk,
+       .cache = {.page = arguments.page, .pages = pages_of_rank(arguments, layout, prompt)},
+       .tensor_parallel = tensor_parallel});
+  serve::GrowingText text(input.words, input.prompt);
+  const serve::Continuations result = generate(world, sessions, std::span(&input.prompt, 1),
+                                               watched_options(world, arguments, input, text));
+  if (world.rank() != 0) return;
+  if (!arguments.json) print_text(text.rest() + "\n");
+  if (result.was_stopped) fmt::print(stderr, "generate: stopped by {}\n", StopSignals::name());
+  print_continuation(arguments, input, result, sessions.cache().bytes());
 }
 
 void run_generate(const GenerateArguments& arguments) {
@@ -184,19 +280,14 @@ void run_generate(const GenerateArguments& arguments) {
   check_arguments(arguments);
   const launch::EngineChoice choice = choose_engine(
       arguments.engine, {arguments.ranks, fmt::format("--ranks {}", arguments.ranks)});
-  const std::vector<std::int64_t> prompt = read_prompt(arguments.prompt_file);
-  const serve::LoadedModel loaded = serve::load_run("generate", arguments.model);
-  if (loaded.options.vocab_size != train::kVocabSize) {
-    fail<InvalidArgument>(
-        "generate: a model of {} words given; {}, bytes and a separator, are required",
-        loaded.options.vocab_size, train::kVocabSize);
-  }
+  const GenerateInput input = input_of(arguments);
+  SharedWeights shared(input.file, arguments.tp, dtype_of(arguments.dtype));
   constexpr double kTimeoutS = 600;  // A rank may read a chunk for long.
   const int threads =
       static_cast<int>(std::thread::hardware_concurrency()) / choice.local_world(arguments.ranks);
-  run_ranks_on(choice, arguments.ranks, kTimeoutS, [&](comm::Communicator& comm) {
+  run_ranks_on(choice, arguments.ranks, kTimeoutS, [&](comm::Communicator& world) {
     at::set_num_threads(std::max(1, threads));  // For this rank's thread.
-    run_rank(comm, arguments, loaded, prompt);
+    run_rank(world, arguments, input, shared);
   });
 }
 
@@ -207,10 +298,14 @@ void add_generate(CLI::App& app, int& exit_code) {
   CLI::App* verb = app.add_subcommand("generate", kGenerateDescription);
   serve::Sampling& sampling = arguments->options.sampling;
   verb->add_option("model", arguments->model,
-                   "Folder of a run (its newest checkpoint), or a checkpoint")
+                   "Folder of a run (its newest checkpoint), a checkpoint, a folder of `armillary "
+                   "export` or of Hugging Face, or a .gguf file")
       ->required();
   verb->add_option("--prompt-file", arguments->prompt_file, "The text to continue")->required();
+  verb->add_option("--tokenizer", arguments->tokenizer,
+                   "tokenizer.json, a folder with one, or a GGUF file; default the model's own");
   verb->add_option("--ranks", arguments->ranks, "Ranks; default 1");
+  verb->add_option("--tp", arguments->tp, "Of them share the matrices of each layer; default 1");
   verb->add_option("--tokens", arguments->options.tokens, "Most new tokens; default 64");
   verb->add_option("--temperature", sampling.temperature, "0, the default: the most likely token");
   verb->add_option("--top-k", sampling.top_k, "Draw among so many tokens; default 0: all");
@@ -222,7 +317,7 @@ void add_generate(CLI::App& app, int& exit_code) {
                    "Of a chunk over the ranks: contiguous, zigzag, striped[:W]; default zigzag");
   verb->add_option("--strategy", arguments->strategy, "Of attention; default ring");
   verb->add_option("--dtype", arguments->dtype,
-                   "Activations, keys and values: fp32 or bf16; default fp32");
+                   "Matrices, activations, keys and values: fp32 or bf16; default fp32");
   verb->add_option("--page", arguments->page, "Tokens of a page of the cache; default 16");
   verb->add_flag("--json", arguments->json, "One JSON object");
   add_engine_flags(*verb, arguments->engine);

@@ -21,10 +21,13 @@ TEST(GenerateError, BadInputIsRefused) {
     flags.insert(flags.begin(), {"generate", folder.path("run"), "--prompt-file"});
     expect_error(flags, HasSubstr(text));
   };
-  refused({prompt}, "has neither recipe.toml nor manifest.json");
+  refused({prompt}, "has none of recipe.toml, manifest.json and config.json");
   refused({folder.path("none")}, "generate: ");
   refused({folder.write("empty.txt", "")}, "is empty; at least one byte is required");
   refused({prompt, "--ranks", "0"}, "--ranks 0 given; at least 1 is required");
+  refused({prompt, "--tp", "0"}, "--tp 0 given; at least 1 is required");
+  refused({prompt, "--ranks", "6", "--tp", "4"}, "a divisor is required; nearest: 3");
+  refused({prompt, "--page", "0"}, "--page 0 given; at least 1 is required");
   refused({prompt, "--tokens", "0"}, "--tokens 0 given; at least 1 is required");
   refused({prompt, "--temperature=-1"}, "temperature -1 given; 0 or more is required");
   refused({prompt, "--top-k=-1"}, "top-k -1 given");

@@ -1,13 +1,14 @@
 """GGUF files: blocks of every type against numpy, permuted heads, and SmolLM2-135M against transformers."""
 
 import importlib.util
+import json
 import pathlib
 
 import gguf_numpy
 import numpy as np
 import pytest
 import torch
-from model_programs import ROOT, assert_equal_logits, built, our_logits, output_of, train
+from model_programs import PROGRAM, ROOT, assert_equal_logits, built, our_logits, output_of, train
 from tiny_families import tiny, tokens_of
 
 pytestmark = built
@@ -204,6 +205,16 @@ def test_smollm2_has_the_logits_of_transformers(tmp_path):
     assert words[greedy[5]] == "ĠParis"
     ours = our_logits(_smollm2(), greedy, tmp_path)
     assert torch.equal(ours[4:-1].argmax(1), greedy[5:])
+    (tmp_path / "prompt.txt").write_text("The capital of France is")
+    for flags in ((), ("--ranks", 3, "--chunk", 2), ("--ranks", 4, "--page", 1), ("--ranks", 3, "--tp", 3)):
+        generate = [PROGRAM, "generate", _smollm2(), "--prompt-file", tmp_path / "prompt.txt", "--json"]
+        found = json.loads(output_of(*generate, *flags))
+        assert found["prompt_tokens"] == 5
+        assert found["text"].startswith(" Paris")
+        # Behind its end transformers goes on here.
+        count = len(found["tokens"])
+        assert found["tokens"] == greedy[5 : 5 + count].tolist(), flags
+        assert count == 64 or greedy[5 + count] == metadata["tokenizer.ggml.eos_token_id"]
 
     # Text: on 512 random words the fp32 angles of transformers alone are an error of 5e-5.
     tokens = words_of_text(metadata)[:512]

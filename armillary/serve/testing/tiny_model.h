@@ -34,7 +34,10 @@ class TinyModel {
   static constexpr std::int64_t kKvHeads = 2;
   static constexpr std::int64_t kHeadDim = 8;
 
-  TinyModel() : options_(options()) {
+  TinyModel() : options_(options()) { weights_ = std::make_unique<ModelWeights>(part(0, 1)); }
+
+  /// The weights of a rank along tp.
+  ModelWeights part(int tp_index, int tp_ranks) const {
     const auto read = [](const std::string& name, const model::GlobalRange& range,
                          std::span<float> values) {
       const model::Parameter spec{.name = name,
@@ -44,7 +47,7 @@ class TinyModel {
                                               : model::Init{.deviation = 0.25}};
       model::draw_initial_values(spec, range, 5, values);
     };
-    weights_ = std::make_unique<ModelWeights>(*make(), read);
+    return {*make(), read, {.tp_index = tp_index, .tp_ranks = tp_ranks}};
   }
 
   /// A model for one rank.

@@ -1,0 +1,90 @@
+"""Texts continued with models of others: greedy tokens are those of transformers, on any ranks."""
+
+import json
+
+import pytest
+import torch
+from model_programs import PROGRAM, ROOT, built, output_of, run
+from tiny_families import FAMILIES, tiny
+
+pytestmark = built
+TOKENS = 24
+TEXT = (ROOT / "README.md").read_bytes().decode("ascii", "ignore")
+#: Families with a window, or frequencies of the length, that a cache of this length does not have.
+REFUSED = {
+    "mistral": "with a window",
+    "qwen2_window": "with a window",
+    "dynamic": "rotary frequencies change with the length",
+}
+RANKS = [("--ranks", 1), ("--ranks", 3, "--chunk", 50), ("--ranks", 2, "--tp", 2), ("--ranks", 4, "--tp", 2)]
+
+
+def save(folder, name):
+    """A model whose words are bytes, in an order of its own."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tiny(name).save_pretrained(folder)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i + 2 for i, letter in enumerate(letters)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return tokenizer
+
+
+def continued(model, prompt, *flags, tokens=TOKENS):
+    words = [PROGRAM, "generate", model, "--prompt-file", prompt, "--tokens", tokens, "--json", *flags]
+    return json.loads(output_of(*words))
+
+
+def greedy(folder, tokens):
+    """Token by token without a cache, whose keys transformers does not turn again."""
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", local_files_only=True
+    ).eval()
+    new = []
+    with torch.no_grad():
+        for _ in range(TOKENS):
+            new.append(model(torch.tensor([tokens + new])).logits[0, -1].argmax().item())
+            if new[-1] == 1:  # eos_token_id
+                return new[:-1]
+    return new
+
+
+@pytest.mark.parametrize(("at", "name"), list(enumerate(FAMILIES)))
+def test_a_text_is_continued_as_by_transformers(tmp_path, at, name):
+    folder, prompt = tmp_path / "model", tmp_path / "prompt.txt"
+    tokenizer = save(folder, name)
+    # `longrope` has long factors behind 32 tokens.
+    prompt.write_text(TEXT[: 60 + at])
+    if name in REFUSED:
+        finished = run(PROGRAM, "generate", folder, "--prompt-file", prompt, "--ranks", 2)
+        assert finished.returncode == 2
+        assert REFUSED[name] in finished.stderr
+        return
+    required = greedy(folder, tokenizer.encode(TEXT[: 60 + at]).ids)
+    flags = RANKS[at % len(RANKS)] if name != "smollm2" else ("--ranks", 6, "--tp", 3)
+    found = continued(folder, prompt, *flags)
+    assert found["prompt_tokens"] == 60 + at
+    assert found["tokens"] == required
+    # Ids from 258 on are no words of the tokenizer.
+    assert found["text"] == tokenizer.decode(required)
+
+
+def test_short_texts_have_the_window_and_the_first_frequencies(tmp_path):
+    for name in ("dynamic", "mistral"):
+        folder, prompt = tmp_path / name, tmp_path / "prompt.txt"
+        tokenizer = save(folder, name)
+        prompt.write_text("to be")
+        found = continued(folder, prompt, "--ranks", 2, tokens=8)
+        assert found["tokens"] == greedy(folder, tokenizer.encode("to be").ids)[:8], name
+
+
+def test_words_without_a_tokenizer_are_refused(tmp_path):
+    tiny("llama").save_pretrained(tmp_path / "model")
+    (tmp_path / "prompt.txt").write_text("x")
+    finished = run(PROGRAM, "generate", tmp_path / "model", "--prompt-file", tmp_path / "prompt.txt")
+    assert finished.returncode == 2
+    assert "has 300 words and no tokenizer.json; --tokenizer with" in finished.stderr
