@@ -5,7 +5,8 @@ set(armillary_plan_headers version.h
   comm/array.h comm/collectives.h comm/communicator.h comm/lane_blocks.h comm/local.h comm/mesh.h comm/peer_wait.h
   comm/rank_state.h comm/reduce.h comm/solo.h comm/strided.h
   core/error.h core/mesh_shape.h core/section.h core/small_vector.h core/spec.h core/user_text.h
-  predict/cost/attention_memory.h predict/cost/attention_time.h predict/cost/group.h predict/cost/known_models.h
+  predict/cost/attention_memory.h predict/cost/attention_time.h predict/cost/decode.h predict/cost/group.h
+  predict/cost/known_models.h
   predict/cost/methods.h predict/cost/model.h predict/cost/overlap.h predict/cost/step.h
   plan/blocks.h plan/degrees.h plan/fold.h plan/json.h plan/layout.h plan/lower_bound.h
   plan/mask/mask.h plan/passes/lower.h plan/passes/replay.h plan/plan.h plan/problem.h plan/reach.h plan/runs.h
@@ -15,6 +16,7 @@ set(armillary_plan_headers version.h
   plan/program/batches.h plan/program/block_ids.h plan/program/check.h plan/program/diagnostics.h
   plan/program/dtype.h plan/program/grid.h plan/program/hazards.h plan/program/measures.h
   plan/program/program.h plan/program/vocabulary.h plan/program/word.h
+  plan/decode/check_decode.h plan/decode/decode_program.h plan/decode/words.h
   plan/relayout/cache_layout.h plan/relayout/check_relayout.h plan/relayout/relayout_program.h plan/relayout/shape.h
   plan/relayout/words.h
   proof/digest.h proof/prove.h
@@ -26,7 +28,8 @@ set(armillary_plan_headers version.h
   text/tokenizer/load_tokenizer.h text/tokenizer/normal_form.h text/tokenizer/normalizer.h text/tokenizer/pattern_tree.h
   text/tokenizer/pre_tokenizer.h text/tokenizer/split_pattern.h text/tokenizer/tokenizer.h text/tokenizer/unicode.h
   text/tokenizer/vocabulary.h
-  predict/tune/advise.h predict/tune/answer.h predict/tune/automatic.h predict/tune/candidate.h predict/tune/explain.h predict/tune/search.h)
+  predict/tune/advise.h predict/tune/advise_decode.h predict/tune/answer.h predict/tune/automatic.h
+  predict/tune/candidate.h predict/tune/explain.h predict/tune/search.h)
 
 # With libtorch.
 set(armillary_torch_headers
@@ -40,6 +43,7 @@ set(armillary_torch_headers
   runtime/execution_pool.h runtime/executor.h runtime/gate.h runtime/machine.h runtime/machine_program.h
   runtime/rank.h runtime/recorded_ops.h runtime/stream_device.h runtime/zero_copy.h
   serve/generate.h serve/kv_cache.h serve/model_weights.h serve/page_pool.h serve/sampling.h serve/sessions.h
+  serve/token_text.h
   train/attend_over_ranks.h train/checkpoint/checkpoint_options.h train/data.h
   train/lr_schedule.h train/mesh.h train/optimizer_options.h train/parallelism.h train/recipe.h
   train/recipe_parts.h train/run_options.h train/step_metrics.h train/tensor_parallel_over_ranks.h train/trainer.h
