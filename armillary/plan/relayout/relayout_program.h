@@ -6,8 +6,7 @@
 //
 // Steps: the layers. Sent: every (layer, head, position) that changes its rank, once for each rank
 // that gets it. Buffers: none, values go from the old place to the new one. Nothing is decided
-// later, and a cache of fewer tokens than the shape has is moved by the same programs, parts cut at
-// its end.
+// later.
 #pragma once
 
 #include <vector>
