@@ -98,15 +98,14 @@ ModelWeights::ModelWeights(const model::Model& model, const ReadParameter& read,
 
 ModelFile::ModelFile(std::string_view where, const std::string& path) {
   const bool is_gguf = path.ends_with(".gguf");
-  const bool is_model_folder = is_file(path + "/" + train::kConfigName);
-  if (!is_gguf && !is_model_folder) return read_run(where, path);
-  source_ = path;
-  options_ = train::open_model_source(path)->model();
-  if (is_gguf) {
-    tokenizer_ = path;
+  if (!is_gguf && !is_file(path + "/" + train::kConfigName)) {
+    read_run(where, path);
     return;
   }
-  if (is_file(path + "/tokenizer.json")) tokenizer_ = path;
+  source_ = path;
+  options_ = train::open_model_source(path)->model();
+  if (is_gguf || is_file(path + "/tokenizer.json")) tokenizer_ = path;
+  if (is_gguf) return;
   add_ends(path + "/" + train::kConfigName, ends_);
   add_ends(path + "/generation_config.json", ends_);
 }
