@@ -1,3 +1,6 @@
+// generate.cpp: rank 0 draws the tokens of a step and sends them in one broadcast, with -1 where
+// all are to stop. Prompts whose text has ended leave the step; the sessions of all are released at
+// the end, also of a step that throws.
 #include "armillary/serve/generate.h"
 
 #include <ATen/core/Tensor.h>

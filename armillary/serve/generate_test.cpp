@@ -76,8 +76,8 @@ TEST(Generate, EndsBehindATokenAndWhenItIsStopped) {
   EXPECT_LE(ended[0].size(), 3U);
   EXPECT_EQ(ended[0], Tokens(whole.begin(), whole.begin() + static_cast<int>(ended[0].size())));
   // Rank 0 alone is asked between two tokens.
-  std::atomic<int> asked = 0;
-  const GenerateOptions later{.tokens = 8, .stops = [&] { return ++asked > 3; }};
+  std::atomic<int> questions = 0;
+  const GenerateOptions later{.tokens = 8, .stops = [&] { return ++questions > 3; }};
   EXPECT_EQ(generate_on(tiny, 2, prompts, later, 0)[0], Tokens(whole.begin(), whole.begin() + 3));
   const GenerateOptions stops{.progress = [](std::int64_t, std::int64_t) { return false; }};
   EXPECT_TRUE(generate_on(tiny, 2, prompts, stops, 0)[0].empty());

@@ -1,4 +1,5 @@
-// model_weights.cpp: a folder is a run or a checkpoint if it has their files, else a model folder.
+// model_weights.cpp: a path is a GGUF file by its name, a model folder if it has config.json, else
+// a run or a checkpoint. Weights are read range by range, so a rank reads its part alone.
 #include "armillary/serve/model_weights.h"
 
 #include <ATen/core/Tensor.h>
@@ -63,8 +64,8 @@ void add_ends(const std::string& path, std::vector<std::int64_t>& ends) {
                   read.fault ? to_string(*read.fault) : "is no JSON object");
   }
   const nlohmann::json config = read.value;
-  const nlohmann::json given = config.value("eos_token_id", nlohmann::json());
-  for (const nlohmann::json& id : given) {  // One, several or null.
+  const nlohmann::json ids = config.value("eos_token_id", nlohmann::json());
+  for (const nlohmann::json& id : ids) {  // One, several or null.
     if (id.is_number_integer()) ends.push_back(id.get<std::int64_t>());
   }
 }

@@ -1,3 +1,5 @@
+// pass.cpp: the parts that all passes have in common. Features and logits are whole on every rank
+// along tp, which keep parts of them between units.
 #include "armillary/serve/pass.h"
 
 #include <ATen/core/Tensor.h>

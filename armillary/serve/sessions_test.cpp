@@ -258,7 +258,7 @@ TEST_P(SessionsOnRanks, GatherQueries) {
   });
 }
 
-/// What was read so far can be forked between two passes; the copy does not see what comes behind.
+/// A prompt can be forked between two of its passes; the copy does not see what comes behind.
 TEST_P(SessionsOnRanks, ForkWhileAPromptIsRead) {
   on_ranks(GetParam(), options_of("zigzag", 18), [&](comm::Communicator& comm, Sessions& sessions) {
     const Tokens text = TinyModel::text(50);

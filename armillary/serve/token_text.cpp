@@ -81,9 +81,8 @@ std::string GrowingText::new_text(bool is_last) {
   const bool is_whole =
       words_.is_bytes() || !all.ends_with(kBroken) || tokens_.size() - shown_ > kMostBroken;
   if (all.size() <= before.size() || !(is_last || is_whole)) return "";
-  // Of what was given only the context of the next tokens is kept.
-  const std::size_t kept = tokens_.size() - std::min(tokens_.size(), kContext);
-  tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(kept));
+  // The context of the next tokens stays.
+  tokens_ = last_of(tokens_);
   shown_ = tokens_.size();
   return all.substr(before.size());
 }

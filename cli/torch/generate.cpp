@@ -221,7 +221,7 @@ void print_text(std::string_view text) {
   std::fflush(stdout);
 }
 
-/// What generate() asks and tells while it runs, on one rank.
+/// The options of generate() on one rank, with what it asks and tells while it runs.
 serve::GenerateOptions watched_options(comm::Communicator& world,
                                        const GenerateArguments& arguments,
                                        const GenerateInput& input, serve::GrowingText& text) {

@@ -66,11 +66,11 @@ def test_a_text_is_continued_as_by_transformers(tmp_path, at, name):
         return
     required = greedy(folder, tokenizer.encode(TEXT[: 60 + at]).ids)
     flags = RANKS[at % len(RANKS)] if name != "smollm2" else ("--ranks", 6, "--tp", 3)
-    found = continued(folder, prompt, *flags)
-    assert found["prompt_tokens"] == 60 + at
-    assert found["tokens"] == required
+    result = continued(folder, prompt, *flags)
+    assert result["prompt_tokens"] == 60 + at
+    assert result["tokens"] == required
     # Ids from 258 on are no words of the tokenizer.
-    assert found["text"] == tokenizer.decode(required)
+    assert result["text"] == tokenizer.decode(required)
 
 
 def test_short_texts_have_the_window_and_the_first_frequencies(tmp_path):
@@ -78,8 +78,8 @@ def test_short_texts_have_the_window_and_the_first_frequencies(tmp_path):
         folder, prompt = tmp_path / name, tmp_path / "prompt.txt"
         tokenizer = save(folder, name)
         prompt.write_text("to be")
-        found = continued(folder, prompt, "--ranks", 2, tokens=8)
-        assert found["tokens"] == greedy(folder, tokenizer.encode("to be").ids)[:8], name
+        result = continued(folder, prompt, "--ranks", 2, tokens=8)
+        assert result["tokens"] == greedy(folder, tokenizer.encode("to be").ids)[:8], name
 
 
 def test_words_without_a_tokenizer_are_refused(tmp_path):

@@ -208,12 +208,12 @@ def test_smollm2_has_the_logits_of_transformers(tmp_path):
     (tmp_path / "prompt.txt").write_text("The capital of France is")
     for flags in ((), ("--ranks", 3, "--chunk", 2), ("--ranks", 4, "--page", 1), ("--ranks", 3, "--tp", 3)):
         generate = [PROGRAM, "generate", _smollm2(), "--prompt-file", tmp_path / "prompt.txt", "--json"]
-        found = json.loads(output_of(*generate, *flags))
-        assert found["prompt_tokens"] == 5
-        assert found["text"].startswith(" Paris")
+        result = json.loads(output_of(*generate, *flags))
+        assert result["prompt_tokens"] == 5
+        assert result["text"].startswith(" Paris")
         # Behind its end transformers goes on here.
-        count = len(found["tokens"])
-        assert found["tokens"] == greedy[5 : 5 + count].tolist(), flags
+        count = len(result["tokens"])
+        assert result["tokens"] == greedy[5 : 5 + count].tolist(), flags
         assert count == 64 or greedy[5 + count] == metadata["tokenizer.ggml.eos_token_id"]
 
     # Text: on 512 random words the fp32 angles of transformers alone are an error of 5e-5.

@@ -20,8 +20,8 @@ namespace armillary::cost {
 struct DecodeStep {
   ModelCost model;
   std::int64_t context = 0;    ///< Tokens of a sequence.
-  std::int64_t sequences = 1;  ///< Of all replicas along dp.
-  double parameter_bytes = 2;  ///< Of a parameter.
+  std::int64_t sequences = 1;  ///< Those of all replicas along dp.
+  double parameter_bytes = 2;  ///< Bytes of one parameter.
 };
 
 /// Bytes of K and V of a token in all layers.
