@@ -325,6 +325,7 @@ def test_a_text_is_continued_alike_by_any_ranks(trained, tmp_path):
         ("--ranks", 3, "--layout", "contiguous", "--chunk", 100),
         ("--ranks", 4, "--layout", "striped:16", "--strategy", "ulysses"),
         ("--ranks", 2, "--chunk", 7),
+        ("--ranks", 4, "--tp", 2),
     ):
         assert generated(trained, tmp_path, *flags) == tokens, flags
     assert generated(trained, tmp_path, processes=2) == tokens
