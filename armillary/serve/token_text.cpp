@@ -27,6 +27,7 @@ std::vector<std::int64_t> last_of(std::span<const std::int64_t> prompt) {
 std::vector<std::int64_t> TokenText::tokens(std::string_view text) const {
   std::vector<std::int64_t> tokens;
   if (is_bytes()) {
+    tokens.reserve(text.size());
     for (const char byte : text) tokens.push_back(static_cast<unsigned char>(byte));
     return tokens;
   }
@@ -44,6 +45,7 @@ std::string TokenText::text(std::span<const std::int64_t> tokens) const {
     return text;
   }
   std::vector<tokenizer::TokenId> ids;
+  ids.reserve(tokens.size());
   for (const std::int64_t token : tokens) ids.push_back(static_cast<tokenizer::TokenId>(token));
   return tokenizer_->decode(ids, /*skip_special=*/true);
 }

@@ -24,6 +24,7 @@ TokenText words_of(const std::string& json) {
 std::vector<std::string> parts_of(const TokenText& words, const Ids& prompt, const Ids& tokens) {
   GrowingText text(words, prompt);
   std::vector<std::string> parts;
+  parts.reserve(tokens.size() + 1);
   for (const std::int64_t token : tokens) parts.push_back(text.add(token));
   parts.push_back(text.rest());
   return parts;
