@@ -33,6 +33,9 @@ class SeparateOps : public LayerOps {
   explicit SeparateOps(const LinearOptions& options) : options_(options) {}
 
   at::Tensor norm(const at::Tensor& x_BLE, const Norm& norm) const override {
+    if (norm.tokens_of_row) {
+      return modulated_norm(x_BLE, {norm.weight_E, norm.bias_E, *norm.tokens_of_row}, norm.eps);
+    }
     if (!norm.bias_E.defined()) return rms_norm(x_BLE, norm.weight_E, norm.eps);
     return at::layer_norm(x_BLE, {x_BLE.size(-1)}, widened(norm.weight_E), widened(norm.bias_E),
                           norm.eps);
@@ -60,6 +63,7 @@ class FusedCpuOps : public SeparateOps {
     options.norm_weight = norm.weight_E;
     options.norm_bias = norm.bias_E;
     options.norm_eps = norm.eps;
+    options.tokens_of_row = norm.tokens_of_row;
     return fused_linear(x_BLE, weights, options, each);
   }
 

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "armillary/model/linear.h"
@@ -24,6 +25,8 @@ struct Norm {
   at::Tensor weight_E;
   double eps = 0;
   at::Tensor bias_E = {};
+  /// If it is there: modulated_norm (modulation.h), and the two are its scale and shift, [R, E].
+  std::optional<TokensOfRow> tokens_of_row = {};
 };
 
 /// Immutable, so threads may share one.

@@ -56,7 +56,8 @@ struct LinearTensors {
   at::TensorList weights;
   at::TensorList biases;      ///< None, or one for each weight.
   at::TensorList head_norms;  ///< One for each product whose heads are normed.
-  at::TensorList norm;        ///< None, the weight of RMSNorm, or weight and bias of LayerNorm.
+  /// None, the weight of RMSNorm, weight and bias of LayerNorm, or its scale and shift.
+  at::TensorList norm;
 };
 
 /// The norm of the heads of a product.
@@ -85,11 +86,22 @@ struct SavedLinear : torch::CustomClassHolder {
             parameters.slice(behind + head_norms.size())};
   }
 
+  Modulation modulation(const LinearTensors& tensors) const {
+    return {tensors.norm[0], tensors.norm[1], *options.tokens_of_row};
+  }
+
   bool keeps_gathered() const { return options.shards && options.keep_gathered; }
 
   /// norm(x). Leaves the numbers of each row.
   at::Tensor norm(const LinearTensors& tensors) {
     const at::Tensor& x = tensors.x;
+    if (options.tokens_of_row) {
+      NormNumbers numbers;
+      at::Tensor modulated = modulated_values(x, modulation(tensors), options.norm_eps, numbers);
+      mean_N = numbers.mean_N;
+      inverse_N = numbers.inverse_N;
+      return modulated;
+    }
     if (tensors.norm.size() == 1) {
       if (!inverse_N.defined()) inverse_N = inverse_rms(x, options.norm_eps);
       return normed(x, tensors.norm[0], inverse_N);
@@ -152,6 +164,11 @@ struct SavedLinear : torch::CustomClassHolder {
   /// Gradients of x and of the norm's parameters, from that of norm(x).
   variable_list norm_backward(const at::Tensor& dy, const LinearTensors& tensors) const {
     const at::Tensor& x = tensors.x;
+    if (options.tokens_of_row) {
+      const ModulationGrads grads =
+          modulation_grads(dy, x, modulation(tensors), {mean_N, inverse_N});
+      return {grads.dx_BLE, grads.dscale_RE, grads.dshift_RE};
+    }
     if (tensors.norm.size() == 1) {
       const NormGrads grads = norm_grads(dy, x, tensors.norm[0], inverse_N);
       return {grads.dx_BLE, grads.dweight_E};

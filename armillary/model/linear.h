@@ -14,15 +14,18 @@
 //
 // Over ranks along tp (tensor_parallel.h) x may be a shard of tokens, and the matrices the columns
 // of this rank: norm, gather and products are then one function, which keeps the shard alone. The
-// gradient of x is summed over the ranks; that of the norm's weight is the share of this shard.
+// gradient of x is summed over the ranks; that of the norm's weight, or of its scale and shift, is
+// the share of this shard.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "armillary/model/modulation.h"
 #include "armillary/model/tensor_parallel.h"
 
 namespace armillary::model {
@@ -36,6 +39,8 @@ struct LinearOptions {
   at::Tensor norm_weight = {};  ///< If defined: rms_norm(x, norm_weight, norm_eps) (row_ops.h).
   at::Tensor norm_bias = {};    ///< If it is defined too: ATen's layer_norm with both.
   double norm_eps = 0;
+  /// If it is there: modulated_norm (modulation.h), whose scale and shift the two are, [R, in].
+  std::optional<TokensOfRow> tokens_of_row = {};
   /// If there are any: x [B, K, in] is the shard of this rank, and results are of all tokens.
   /// Collective. Not with gelu.
   TokenShards shards = {};
