@@ -1,6 +1,5 @@
 // decoder.cpp: the units of the decoder. The rotary angles are computed once for a pass and shared
-// by all layers. run_layer applies the recomputation policy: the layer itself only sees the
-// attention function that it is given.
+// by all layers.
 #include "armillary/model/decoder.h"
 
 #include <ATen/TensorOperators.h>
@@ -16,9 +15,9 @@
 #include "armillary/model/decoder_cost.h"
 #include "armillary/model/decoder_layer.h"
 #include "armillary/model/decoder_parameters.h"
+#include "armillary/model/layer_run.h"
 #include "armillary/model/moe_layer.h"
 #include "armillary/model/narrow_parameters.h"
-#include "armillary/model/tensor_parallel_ops.h"
 
 namespace armillary::model {
 namespace {
@@ -45,57 +44,16 @@ at::Tensor learned_positions(const at::Tensor& table_SE, const at::Tensor& posit
   return rows_of_table(table_SE, positions_L);
 }
 
-/// The numbers of this rank's tokens, such as their positions.
-at::Tensor positions_of_shard(const at::Tensor& positions_L, const TokenShards& shards) {
-  if (!shards) return positions_L;
-  const EvenPart tokens = even_part(shards.tokens, shards.ranks->index(), shards.ranks->ranks());
-  return positions_L.narrow(0, tokens.begin, tokens.size);
-}
-
 /// The sequences of this rank's tokens.
 SequencesOfPass sequences_of_shard(SequencesOfPass sequences, const TokenShards& shards) {
   if (!sequences.number_L.defined()) return sequences;
-  sequences.number_L = positions_of_shard(sequences.number_L, shards);
+  sequences.number_L = tokens_of_rank(sequences.number_L, 0, shards);
   return sequences;
-}
-
-/// The operations of layers on one rank, or those that read shards of tokens.
-std::shared_ptr<const LayerOps> ops_of(const DecoderOptions& options,
-                                       const TokenShards& shards = {}) {
-  const LinearOptions linear{.native_bf16 = options.native_bf16(),
-                             .shards = shards,
-                             .keep_gathered = options.keep_gathered_inputs()};
-  return options.fused() ? fused_cpu_ops(linear) : separate_ops(linear);
-}
-
-/// The output of a layer that keeps attention's output alone: the first run of the layer leaves the
-/// replay of its attention, and the second run calls it instead of attention.
-at::Tensor run_keeping_attention(const DecoderLayer& layer, const at::Tensor& x_BLE,
-                                 const AttendAndKeep& keep) {
-  ARMILLARY_CHECK(keep);
-  const auto replay = std::make_shared<Attend>();
-  const Attend first = [keep, replay](const QkvShape& shape) {
-    const AttendAndKeep::InProgress call = keep.begin(shape);
-    const auto finish = [finish = call.finish, replay](const at::Tensor& q_BLHD,
-                                                       const at::Tensor& k_BLGD,
-                                                       const at::Tensor& v_BLGD) {
-      KeptOutput output = finish(q_BLHD, k_BLGD, v_BLGD);
-      *replay = std::move(output.replay);
-      return output.out_BLHD;
-    };
-    return Attend::InProgress{call.take_k, call.take_v, finish};
-  };
-  // Begins the replay that the first run left.
-  const Attend again = [replay](const QkvShape& shape) { return replay->begin(shape); };
-  const auto with = [layer](const Attend& attend) {
-    return [layer, attend](const at::Tensor& x) { return layer.run(x, attend); };
-  };
-  return recomputed(x_BLE, layer.weights.values(), with(first), with(again));
 }
 
 }  // namespace
 
-Decoder::Decoder(const DecoderOptions& options) : options_(options), ops_(ops_of(options)) {
+Decoder::Decoder(const DecoderOptions& options) : options_(options), ops_(layer_ops(options)) {
   kernel::choose_vector_math();  // rotary_angles_at calls ATen's cos and sin
 }
 
@@ -135,7 +93,7 @@ at::Tensor Decoder::run_embedding(const Weights& weights, const ModelInputs& inp
   }
   if (learns_positions) {
     x_BLE = x_BLE + learned_positions(weights.at("pos_embeddings.weight"),
-                                      positions_of_shard(inputs.positions_L, shards));
+                                      tokens_of_rank(inputs.positions_L, 0, shards));
   }
   return x_BLE.to(options_.dtype());
 }
@@ -149,20 +107,10 @@ at::Tensor Decoder::run_layer(std::int64_t layer, const Weights& weights, const 
       .weights = weights,
       .angles = options_.max_seq_len() > 0 ? RotaryAngles() : angles_at(inputs.positions_L),
       .tokens = inputs.positions_L.size(0)};
-  const Attends& attends = inputs.attends;
-  switch (options_.recompute()) {
-    case cost::Recompute::None:
-      return bound.run(x_BLE, attends.attend);
-    case cost::Recompute::Full: {
-      const Layer again = [bound, attend = attends.attend](const at::Tensor& x) {
-        return bound.run(x, attend);
-      };
-      return recomputed(x_BLE, weights.values(), again, again);
-    }
-    case cost::Recompute::AttentionOutput:
-      break;
-  }
-  return run_keeping_attention(bound, x_BLE, attends.keep);
+  const auto layer_of = [bound](const at::Tensor& x, const Attend& attend) {
+    return bound.run(x, attend);
+  };
+  return run_layer_under(options_.recompute(), {layer_of, weights.values()}, x_BLE, inputs.attends);
 }
 
 // Every policy makes all of it again: nothing of attention is here.
@@ -197,7 +145,7 @@ at::Tensor Decoder::run_head(const Weights& weights, const at::Tensor& x_BLE,
 }
 
 std::shared_ptr<const LayerOps> Decoder::ops_over(const TokenShards& shards) const {
-  return shards ? tensor_parallel_ops(ops_of(options_, shards), ops_, shards) : ops_;
+  return shards ? layer_ops(options_, shards) : ops_;
 }
 
 EvenPart Decoder::words_of(const TokenShards& shards, const at::Tensor& table_VE) const {

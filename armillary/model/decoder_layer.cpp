@@ -10,8 +10,20 @@
 
 #include "armillary/model/decoder_parameters.h"
 #include "armillary/model/row_ops.h"
+#include "armillary/model/tensor_parallel_ops.h"
 
 namespace armillary::model {
+
+std::shared_ptr<const LayerOps> layer_ops(const DecoderOptions& options,
+                                          const TokenShards& shards) {
+  const auto on = [&](const TokenShards& tokens) {
+    const LinearOptions linear{.native_bf16 = options.native_bf16(),
+                               .shards = tokens,
+                               .keep_gathered = options.keep_gathered_inputs()};
+    return options.fused() ? fused_cpu_ops(linear) : separate_ops(linear);
+  };
+  return shards ? tensor_parallel_ops(on(shards), on({}), shards) : on({});
+}
 
 Norm decoder_norm(const DecoderOptions& options, const Weights& weights, const std::string& name) {
   Norm norm{.weight_E = weights.at(name + ".weight"), .eps = options.norm_eps()};
@@ -20,8 +32,8 @@ Norm decoder_norm(const DecoderOptions& options, const Weights& weights, const s
 }
 
 at::Tensor DecoderLayer::run(const at::Tensor& x_BLE, const Attend& attend) const {
-  const at::Tensor h_BLE = x_BLE + attention(x_BLE, attend);
-  return has_experts(options) ? h_BLE : h_BLE + feed_forward(h_BLE);
+  const at::Tensor h_BLE = x_BLE + attention(x_BLE, norm("attention_norm"), attend);
+  return has_experts(options) ? h_BLE : h_BLE + feed_forward(h_BLE, norm("ffn_norm"));
 }
 
 const at::Tensor& DecoderLayer::weight(const char* of) const {
@@ -49,7 +61,8 @@ Norm DecoderLayer::norm(const char* of) const {
   return decoder_norm(options, weights, name + "." + of);
 }
 
-at::Tensor DecoderLayer::attention(const at::Tensor& x_BLE, const Attend& attend) const {
+at::Tensor DecoderLayer::attention(const at::Tensor& x_BLE, const Norm& norm,
+                                   const Attend& attend) const {
   // Indices of the three products.
   constexpr std::size_t kQ = 0;
   constexpr std::size_t kK = 1;
@@ -83,25 +96,24 @@ at::Tensor DecoderLayer::attention(const at::Tensor& x_BLE, const Attend& attend
                          .transform = rotate_and_feed,
                          .transform_grad = rotate_grad};
   const auto qkv = ops->linear_of_norm(
-      x_BLE, norm("attention_norm"),
-      {weight("attention.wq"), weight("attention.wk"), weight("attention.wv")}, each);
+      x_BLE, norm, {weight("attention.wq"), weight("attention.wk"), weight("attention.wv")}, each);
   const at::Tensor out_BLHD = call.finish(qkv[kQ], qkv[kK], qkv[kV]);
   return plus_bias(ops->linear(out_BLHD.flatten(2), weight("attention.wo")), "attention.wo");
 }
 
-at::Tensor DecoderLayer::feed_forward(const at::Tensor& x_BLE) const {
+at::Tensor DecoderLayer::feed_forward(const at::Tensor& x_BLE, const Norm& norm) const {
   const at::Tensor& w1 = weight("feed_forward.w1");
   const at::Tensor& w2 = weight("feed_forward.w2");
   // SwiGLU: gate and up are products of the same norm(x).
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
     const auto gate_and_up =
-        ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1, weight("feed_forward.w3")},
+        ops->linear_of_norm(x_BLE, norm, {w1, weight("feed_forward.w3")},
                             biases(options.bias(), {"feed_forward.w1", "feed_forward.w3"}));
     return plus_bias(ops->linear(swiglu(gate_and_up[0], gate_and_up[1]), w2), "feed_forward.w2");
   }
   // GELU.
-  const auto wide = ops->linear_of_norm(x_BLE, norm("ffn_norm"), {w1},
-                                        biases(options.bias(), {"feed_forward.w1"}));
+  const auto wide =
+      ops->linear_of_norm(x_BLE, norm, {w1}, biases(options.bias(), {"feed_forward.w1"}));
   return plus_bias(ops->linear_of_gelu(wide[0], w2), "feed_forward.w2");
 }
 

@@ -12,6 +12,11 @@
 
 namespace armillary::model {
 
+/// The operations of layers with these options: on one rank, or on shards of tokens over the ranks
+/// along tp.
+std::shared_ptr<const LayerOps> layer_ops(const DecoderOptions& options,
+                                          const TokenShards& shards = {});
+
 /// The norm of this name, with its weights: "norm", or "layers.0.ffn_norm".
 Norm decoder_norm(const DecoderOptions& options, const Weights& weights, const std::string& name);
 
@@ -29,6 +34,13 @@ struct DecoderLayer {
   /// `attend` before q is projected.
   at::Tensor run(const at::Tensor& x_BLE, const Attend& attend) const;
 
+  // Its two branches, of x under any norm.
+  /// Projections of norm(x) to q, k, v, norms of their heads, rotary positions unless the angles
+  /// are undefined, attention and its output projection.
+  at::Tensor attention(const at::Tensor& x_BLE, const Norm& norm, const Attend& attend) const;
+  /// w2 gelu(w1 x), or w2 (silu(w1 x) * w3 x), of norm(x). Without experts.
+  at::Tensor feed_forward(const at::Tensor& x_BLE, const Norm& norm) const;
+
  private:
   const at::Tensor& weight(const char* of) const;
   /// The biases of these matrices, or none if `there` is false.
@@ -38,11 +50,6 @@ struct DecoderLayer {
   /// A product to which every rank along tp has added its part, plus the bias of its matrix.
   at::Tensor plus_bias(const at::Tensor& product_BLE, const char* of) const;
   Norm norm(const char* of) const;
-  /// Projections of norm(x) to q, k, v, norms of their heads, rotary positions, attention and its
-  /// output projection.
-  at::Tensor attention(const at::Tensor& x_BLE, const Attend& attend) const;
-  /// w2 gelu(w1 x), or w2 (silu(w1 x) * w3 x), of norm(x). Without experts.
-  at::Tensor feed_forward(const at::Tensor& x_BLE) const;
 };
 
 }  // namespace armillary::model

@@ -21,7 +21,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
-EvenPart tokens_of_rank(const TokenShards& shards, int rank) {
+EvenPart part_of_rank(const TokenShards& shards, int rank) {
   return even_part(shards.tokens, rank, shards.ranks->ranks());
 }
 
@@ -30,7 +30,7 @@ std::vector<std::int64_t> counts_by_rank(const TokenShards& shards, std::int64_t
   std::vector<std::int64_t> counts;
   counts.reserve(shards.ranks->ranks());
   for (int rank = 0; rank < shards.ranks->ranks(); ++rank) {
-    counts.push_back(tokens_of_rank(shards, rank).size * width);
+    counts.push_back(part_of_rank(shards, rank).size * width);
   }
   return counts;
 }
@@ -76,10 +76,16 @@ class ReduceScatterTokens : public torch::autograd::Function<ReduceScatterTokens
 
 }  // namespace
 
+at::Tensor tokens_of_rank(const at::Tensor& x, std::int64_t dim, const TokenShards& shards) {
+  if (!shards) return x;
+  const EvenPart tokens = part_of_rank(shards, shards.ranks->index());
+  return x.narrow(dim, tokens.begin, tokens.size);
+}
+
 at::Tensor gathered(const at::Tensor& x_BKE, const TokenShards& shards) {
   const std::int64_t batch = x_BKE.size(0);
   const std::int64_t dim = x_BKE.size(2);
-  ARMILLARY_CHECK(x_BKE.size(1) == tokens_of_rank(shards, shards.ranks->index()).size);
+  ARMILLARY_CHECK(x_BKE.size(1) == part_of_rank(shards, shards.ranks->index()).size);
   at::Tensor all = at::empty({batch * shards.tokens * dim}, x_BKE.options());
   const std::vector<std::int64_t> counts = counts_by_rank(shards, batch * dim);
   shards.ranks->all_gather(x_BKE.contiguous(), all, counts);
@@ -87,7 +93,7 @@ at::Tensor gathered(const at::Tensor& x_BKE, const TokenShards& shards) {
   // Each rank's tokens of all batch entries lie together.
   std::vector<at::Tensor> parts;
   for (int rank = 0; rank < shards.ranks->ranks(); ++rank) {
-    const EvenPart tokens = tokens_of_rank(shards, rank);
+    const EvenPart tokens = part_of_rank(shards, rank);
     parts.push_back(
         all.narrow(0, tokens.begin * batch * dim, counts[static_cast<std::size_t>(rank)])
             .view({batch, tokens.size, dim}));
@@ -103,12 +109,12 @@ at::Tensor reduce_scattered(const at::Tensor& partial_BLE, const TokenShards& sh
   if (batch != 1) {
     std::vector<at::Tensor> parts;
     for (int rank = 0; rank < shards.ranks->ranks(); ++rank) {
-      const EvenPart tokens = tokens_of_rank(shards, rank);
+      const EvenPart tokens = part_of_rank(shards, rank);
       parts.push_back(all.narrow(1, tokens.begin, tokens.size).flatten());
     }
     all = at::cat(parts, 0);
   }
-  const std::int64_t mine = tokens_of_rank(shards, shards.ranks->index()).size;
+  const std::int64_t mine = part_of_rank(shards, shards.ranks->index()).size;
   at::Tensor sum_BKE = at::empty({batch, mine, dim}, partial_BLE.options());
   shards.ranks->reduce_scatter(all, sum_BKE, counts_by_rank(shards, batch * dim));
   return sum_BKE;

@@ -59,6 +59,10 @@ struct TokenShards {
   explicit operator bool() const { return ranks != nullptr; }
 };
 
+/// The tokens of this rank, of a tensor that has all L along a dim: a view, or all if they are not
+/// cut.
+at::Tensor tokens_of_rank(const at::Tensor& x, std::int64_t dim, const TokenShards& shards);
+
 /// The shards of all ranks as one tensor [B, L, E]; and the sum over the ranks of a tensor [B, L,
 /// E], for the tokens of this rank alone: [B, K, E]. Without a graph. Collective, over B L E
 /// elements.
