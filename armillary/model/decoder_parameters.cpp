@@ -72,8 +72,22 @@ void add_experts(std::vector<Parameter>& all, const DecoderOptions& options, std
   add("w3", moe.moe_inter_dim, dim, init);
 }
 
-/// Adds the parameters of one layer.
-void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::int64_t index) {
+}  // namespace
+
+std::string layer_unit(std::int64_t layer) {
+  return "layers." + std::to_string(layer);
+}
+
+std::string experts_unit(std::int64_t layer) {
+  return layer_unit(layer) + ".experts";
+}
+
+bool has_experts(const DecoderOptions& options) {
+  return options.moe().num_experts > 0;
+}
+
+void add_layer_matrices(std::vector<Parameter>& all, const DecoderOptions& options,
+                        std::int64_t index) {
   const std::string unit = layer_unit(index);
   const std::int64_t dim = options.dim();
   const std::int64_t hidden = options.hidden_dim();
@@ -103,10 +117,6 @@ void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::
   };
   const bool bias = options.bias();
   const bool qkv_bias = bias || options.qkv_bias();
-  add_norm(all, options, unit + ".attention_norm", {unit});
-  std::vector<std::string> of_mlp{unit};
-  if (has_experts(options)) of_mlp.push_back(experts_unit(index));
-  add_norm(all, options, unit + ".ffn_norm", of_mlp);
   // With more ranks than KV heads, each has some query heads of one KV head, and all of that.
   const MatrixCut kv_heads{TpSplit::Columns, head, 0, /*copied=*/true};
   add(".attention.wq", {heads, dim}, {TpSplit::Columns, group, head}, init, qkv_bias);
@@ -123,20 +133,6 @@ void add_layer(std::vector<Parameter>& all, const DecoderOptions& options, std::
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
     add(".feed_forward.w3", {hidden, dim}, {TpSplit::Columns}, init, bias);
   }
-}
-
-}  // namespace
-
-std::string layer_unit(std::int64_t layer) {
-  return "layers." + std::to_string(layer);
-}
-
-std::string experts_unit(std::int64_t layer) {
-  return layer_unit(layer) + ".experts";
-}
-
-bool has_experts(const DecoderOptions& options) {
-  return options.moe().num_experts > 0;
 }
 
 std::vector<std::string> decoder_units(const DecoderOptions& options) {
@@ -168,7 +164,14 @@ std::vector<Parameter> decoder_parameters(const DecoderOptions& options) {
                    .units = {kEmbeddingUnit},
                    .init = {.deviation = kDeviation}});
   }
-  for (std::int64_t i = 0; i < options.n_layers(); ++i) add_layer(all, options, i);
+  for (std::int64_t i = 0; i < options.n_layers(); ++i) {
+    const std::string unit = layer_unit(i);
+    std::vector<std::string> of_mlp{unit};
+    if (has_experts(options)) of_mlp.push_back(experts_unit(i));
+    add_norm(all, options, unit + ".attention_norm", {unit});
+    add_norm(all, options, unit + ".ffn_norm", of_mlp);
+    add_layer_matrices(all, options, i);
+  }
   add_norm(all, options, "norm", {kHeadUnit});
   if (!options.tied()) {
     all.push_back({.name = "output.weight",

@@ -33,4 +33,8 @@ std::vector<std::string> decoder_units(const DecoderOptions& options);
 /// their unit. Router, shared experts and their norm are of both units of a layer.
 std::vector<Parameter> decoder_parameters(const DecoderOptions& options);
 
+/// Adds the matrices of a layer with their biases, and the norms of its heads.
+void add_layer_matrices(std::vector<Parameter>& all, const DecoderOptions& options,
+                        std::int64_t index);
+
 }  // namespace armillary::model

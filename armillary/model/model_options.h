@@ -7,7 +7,7 @@
 
 namespace armillary::model {
 
-/// Sizes and constants of a decoder. A model ignores keys that are not its own. Defaults are a
+/// Sizes and constants of a model. A model ignores keys that are not its own. Defaults are a
 /// model of less than a million parameters.
 struct ModelOptions {
   std::string name = "gpt";
@@ -19,7 +19,7 @@ struct ModelOptions {
   std::int64_t hidden_dim = 0;
   /// At least the vocabulary of the data. The default is that of text, 256 bytes and a separator.
   std::int64_t vocab_size = 257;
-  double norm_eps = 1e-5;  ///< RMSNorm's, or LayerNorm's in gpt2.
+  double norm_eps = 1e-5;  ///< RMSNorm's, or LayerNorm's in gpt2 and dit.
   /// Whether the output matrix is the embedding. A recipe of gpt2 begins with true.
   bool enable_weight_tying = false;
   double rope_theta = 10000;  ///< Key of all but gpt2, which have rotary positions.
@@ -47,6 +47,15 @@ struct ModelOptions {
   double router_aux_loss_coef = 0.01;
   std::string balance_over = "sequence";
   double load_balance_coeff = 0;
+  // Keys of dit alone (dit.h). A picture is a sequence of (image_height / patch_size) x
+  // (image_width / patch_size) tokens.
+  std::int64_t image_height = 8;
+  std::int64_t image_width = 8;
+  std::int64_t channels = 1;  ///< Values of a pixel.
+  std::int64_t patch_size = 2;
+  std::int64_t n_classes = 10;
+  double class_dropout = 0.1;  ///< Chance that a sequence is learned without its class.
+  std::string objective = "rectified_flow";  ///< A name of objective.h.
 
   /// Sizes that follow from the keys.
   std::int64_t head_width() const { return head_dim == 0 ? dim / n_heads : head_dim; }

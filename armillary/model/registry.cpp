@@ -1,11 +1,13 @@
-// registry.cpp: models by name, and the keys that each has. All are the same decoder with other
-// options.
+// registry.cpp: models by name, and the keys that each has. All but dit are the same decoder with
+// other options.
 #include "armillary/model/registry.h"
 
 #include "armillary/core/checked.h"
 #include "armillary/core/error.h"
 #include "armillary/model/decoder.h"
 #include "armillary/model/decoder_cost.h"
+#include "armillary/model/dit.h"
+#include "armillary/model/dit_cost.h"
 #include "armillary/model/gpt.h"
 #include "armillary/model/gpt2.h"
 #include "armillary/model/llama.h"
@@ -16,13 +18,48 @@ namespace {
 
 constexpr std::int64_t kMaxLayers = 4096;
 
-DecoderOptions decoder_options(const ModelOptions& options, const ModelRun& run) {
-  return model::decoder_options(options)
-      .dtype(run.dtype)
+/// The options of layers in a run.
+DecoderOptions in_run(DecoderOptions options, const ModelRun& run) {
+  return options.dtype(run.dtype)
+      .native_bf16(run.native_bf16)
       .recompute(run.recompute)
       .loss_chunk_tokens(run.loss_chunk_tokens)
       .keep_gathered_inputs(run.keep_gathered_inputs)
       .seq_len(run.seq_len);
+}
+
+DitOptions dit_options(const ModelOptions& options, const ModelRun& run) {
+  DitOptions dit = model::dit_options(options);
+  dit.layers = in_run(dit.layers, run);
+  return dit;
+}
+
+bool is_dit(const ModelOptions& options) {
+  return options.name == "dit";
+}
+
+/// The section of a DiT.
+Section dit_section(ModelOptions& m) {
+  const Range size = between(1, kMaxSize);
+  const Range side = between(1, 1 << 20);
+  return {"model",
+          {
+              {"name", &m.name, "which; the other keys of this section are its own", model_names()},
+              {"dim", &m.dim, "width of the residual stream", size},
+              {"n_layers", &m.n_layers, "transformer layers", between(1, kMaxLayers)},
+              {"n_heads", &m.n_heads, "heads; must divide dim", size},
+              {"hidden_dim", &m.hidden_dim, "width of the MLP; 0: 4 dim", between(0, kMaxSize)},
+              {"norm_eps", &m.norm_eps, "epsilon of LayerNorm", above_zero()},
+              {"image_height", &m.image_height, "rows of a picture, in pixels or latents", side},
+              {"image_width", &m.image_width, "columns of a picture", side},
+              {"channels", &m.channels, "values of a pixel", between(1, 4096)},
+              {"patch_size", &m.patch_size, "sides of a token; must divide those of the picture",
+               between(1, 1024)},
+              {"n_classes", &m.n_classes, "classes of pictures", size},
+              {"class_dropout", &m.class_dropout,
+               "chance that a class is not told, for guidance; below 1", below_one()},
+              {"objective", &m.objective, "how noise is put in and taken out", objective_names()},
+          }};
 }
 
 /// Heads of a size of their own: even, and Q is no wider than a plan can have it.
@@ -90,9 +127,9 @@ void add_expert_keys(Section& section, ModelOptions& m) {
 
 }  // namespace
 
-// decoder_options, below, takes one of these.
+// make_model, below, takes one of these.
 const std::vector<std::string>& model_names() {
-  static const std::vector<std::string> names{"gpt", "gpt2", "llama", "moe"};
+  static const std::vector<std::string> names{"gpt", "gpt2", "llama", "moe", "dit"};
   return names;
 }
 
@@ -104,6 +141,7 @@ ModelOptions default_options(const std::string& name) {
 }
 
 Section section_of(ModelOptions& m) {
+  if (is_dit(m)) return dit_section(m);
   const Range size = between(1, kMaxSize);
   // 0 stands for the model's own choice.
   const Range size_or_default = between(0, kMaxSize);
@@ -157,6 +195,7 @@ Section section_of(ModelOptions& m) {
 }
 
 void check_model(const ModelOptions& model) {
+  if (is_dit(model)) return check_dit(model);
   check_heads(model);
   if (model.name == "moe") check_moe(model);
   // Every KV head serves as many query heads.
@@ -175,6 +214,35 @@ void check_model(const ModelOptions& model) {
   }
 }
 
+std::int64_t hidden_dim_of(const ModelOptions& options) {
+  return is_dit(options) ? dit_options(options).layers.hidden_dim()
+                         : decoder_options(options).hidden_dim();
+}
+
+void check_sequences(const ModelOptions& options, const SequenceSize& size) {
+  if (is_dit(options)) {
+    const std::int64_t tokens = dit_options(options).picture.tokens();
+    if (size.seq_len == tokens) return;
+    fail<InvalidArgument>(
+        "recipe: training.seq_len {} with pictures of {} x {} in patches of {}; {}, the patches of "
+        "a picture, is required",
+        size.seq_len, options.image_height, options.image_width, options.patch_size, tokens);
+  }
+  if (options.vocab_size < size.vocab_size) {
+    fail<InvalidArgument>(
+        "recipe: model.vocab_size {}; at least {}, the vocabulary of the data, is required; "
+        "nearest: {}",
+        options.vocab_size, size.vocab_size, size.vocab_size);
+  }
+  const std::int64_t positions = decoder_options(options).max_seq_len();
+  if (positions > 0 && size.seq_len > positions) {
+    fail<InvalidArgument>(
+        "recipe: training.seq_len {} with model.max_seq_len {}; at most max_seq_len, the learned "
+        "positions, is required; nearest: {}",
+        size.seq_len, positions, positions);
+  }
+}
+
 DecoderOptions decoder_options(const ModelOptions& options) {
   if (options.name == "llama") return llama_options(options);
   if (options.name == "moe") return moe_options(options);
@@ -182,11 +250,13 @@ DecoderOptions decoder_options(const ModelOptions& options) {
 }
 
 cost::ModelCost model_cost(const ModelOptions& options, const ModelRun& run) {
-  return decoder_cost(decoder_options(options, run));
+  if (is_dit(options)) return dit_cost(dit_options(options, run));
+  return decoder_cost(in_run(decoder_options(options), run));
 }
 
 std::unique_ptr<Model> make_model(const ModelOptions& options, const ModelRun& run) {
-  return std::make_unique<Decoder>(decoder_options(options, run));
+  if (is_dit(options)) return std::make_unique<Dit>(dit_options(options, run));
+  return std::make_unique<Decoder>(in_run(decoder_options(options), run));
 }
 
 }  // namespace armillary::model

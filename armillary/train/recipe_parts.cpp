@@ -13,6 +13,7 @@
 #include "armillary/core/checked.h"
 #include "armillary/core/error.h"
 #include "armillary/core/threads.h"
+#include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
 #include "armillary/predict/tune/automatic.h"
 #include "armillary/train/data.h"
@@ -32,23 +33,6 @@ model::ModelRun run_of(const Recipe& recipe) {
           .loss_chunk_tokens = recipe.training.loss_chunk_tokens,
           .keep_gathered_inputs = recipe.parallelism.tensor_parallel_keep_inputs,
           .seq_len = recipe.training.seq_len};
-}
-
-/// Refuses data that the tables of the model are too short for.
-void check_tables(const Recipe& recipe, std::int64_t vocab_size) {
-  if (recipe.model.vocab_size < vocab_size) {
-    fail<InvalidArgument>(
-        "recipe: model.vocab_size {}; at least {}, the vocabulary of the data, is required; "
-        "nearest: {}",
-        recipe.model.vocab_size, vocab_size, vocab_size);
-  }
-  const std::int64_t positions = model::decoder_options(recipe.model).max_seq_len();
-  if (positions > 0 && recipe.training.seq_len > positions) {
-    fail<InvalidArgument>(
-        "recipe: training.seq_len {} with model.max_seq_len {}; at most max_seq_len, the learned "
-        "positions, is required; nearest: {}",
-        recipe.training.seq_len, positions, positions);
-  }
 }
 
 /// Refuses parallelism.wire = input where it changes nothing.
@@ -128,6 +112,18 @@ void add_unused_watching(const TrainingOptions& mine, const UnusedSetting& add) 
   }
 }
 
+/// Refuses a mask under which the patches of a picture do not all see each other.
+void check_picture_mask(const Recipe& recipe) {
+  if (recipe.model.name != "dit") return;
+  const std::int64_t length = recipe.training.seq_len;
+  const std::string& mask = recipe.parallelism.mask;
+  if (sequence_mask(mask, std::span(&length, 1)) == plan::full_mask({length, length})) return;
+  fail<InvalidArgument>(
+      "recipe: parallelism.mask {} with model.name dit, whose patches all see each other; full is "
+      "required",
+      excerpt(mask));
+}
+
 /// The mask of a pass. Real documents are not known yet; one as long as its sequence is legal in
 /// every mask that is legal with any documents.
 plan::Mask mask_of_pass(const Recipe& recipe) {
@@ -179,8 +175,9 @@ void validate(const Recipe& recipe, std::int64_t vocab_size) {
         "nothing to go back to; true is required; nearest: training.spike_guard = stop");
   }
   model::check_model(recipe.model);
-  check_tables(recipe, vocab_size);
+  model::check_sequences(recipe.model, {recipe.training.seq_len, vocab_size});
   check_window(recipe);
+  check_picture_mask(recipe);
   const MeshShape mesh = mesh_of(recipe.parallelism);
   check_built(mesh);
   const std::int64_t ranks =

@@ -18,10 +18,11 @@ namespace armillary::train {
 
 /// Checks keys against each other: axes that are not built are 1, heads divide dim, the strategy
 /// solves the problem on this world with this layout and mask, the vocabulary is at least that of
-/// text, learned positions are enough for a sequence, the mask is that of the model's window,
-/// parameters can be counted (decoder_cost.h), dtypes fit each other (dtypes.h), the mesh has ranks
-/// that can share experts (step_shape.h), keys of checkpoints are the defaults if none are saved,
-/// keys of a decay if no rate decays, and rollbacks have checkpoints.
+/// text, learned positions are enough for a sequence, or it is a picture of the model's, the mask
+/// is that of the model's window, or full for pictures, parameters can be counted (decoder_cost.h),
+/// dtypes fit each other (dtypes.h), the mesh has ranks that can share experts (step_shape.h), keys
+/// of checkpoints are the defaults if none are saved, keys of a decay if no rate decays, and
+/// rollbacks have checkpoints.
 /// @throws InvalidArgument.
 void validate(const Recipe& recipe);
 /// The same for data with a vocabulary of this size.

@@ -70,7 +70,7 @@ TEST(Recipe, KeysOfAnotherModelAreRefused) {
   expect_error("[model]\nname = \"llama\"\nmultipleof = 3\n", "'multipleof' is not known",
                "nearest: multiple_of");
   expect_error("[model]\nname = \"lama\"\n", "r.toml:2: model.name 'lama'",
-               "gpt, gpt2, llama or moe", "nearest: llama");
+               "gpt, gpt2, llama, moe or dit", "nearest: llama");
   expect_error("[model]\nname = 3\n", "model.name is an integer");
   // A key of a model may stand before model.name, in a file and in settings.
   const Recipe recipe = parse_recipe("[model]\nmultiple_of = 32\nname = \"llama\"\n", "r.toml");

@@ -10,6 +10,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/model/dit_options.h"
 #include "armillary/model/registry.h"
 #include "armillary/train/packed_text.h"
 #include "armillary/train/recipe_parts.h"
@@ -23,6 +24,7 @@ constexpr std::int64_t kHeadDim = 16;
 constexpr std::int64_t kMultiple = 16;  // of the width of Llama's MLP
 constexpr std::int64_t kExperts = 4;
 constexpr std::int64_t kTokens = 256;
+constexpr std::int64_t kPatchesOfSide = 16;  // along each side of a picture
 constexpr std::int64_t kSequences = 2;
 constexpr std::int64_t kSteps = 10;
 
@@ -58,6 +60,9 @@ void scale_model(model::ModelOptions& model) {
     }
     lower(model.num_experts, kExperts);
     lower(model.top_k, 2);
+  }
+  for (std::int64_t* side : {&model.image_height, &model.image_width}) {
+    lower(*side, kPatchesOfSide * model.patch_size);
   }
   if (model.name == "gpt2") lower(model.max_seq_len, kTokens);
 }
@@ -123,7 +128,11 @@ void scale_strategy(Recipe& recipe) {
 void scale_tiny(Recipe& recipe) {
   model::check_model(recipe.model);
   scale_model(recipe.model);
-  lower(recipe.training.seq_len, kTokens);
+  if (recipe.model.name == "dit") {
+    recipe.training.seq_len = model::dit_options(recipe.model).picture.tokens();
+  } else {
+    lower(recipe.training.seq_len, kTokens);
+  }
   lower(recipe.training.steps, kSteps);
   lower(recipe.lr_scheduler.warmup_steps, recipe.training.steps);
   scale_mesh(recipe);

@@ -8,7 +8,6 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/user_text.h"
-#include "armillary/model/decoder_cost.h"
 #include "armillary/model/registry.h"
 #include "armillary/train/data.h"
 #include "armillary/train/dtypes.h"
@@ -43,12 +42,11 @@ train::Recipe recipe_on(train::Recipe recipe, const cost::Parallelism& paralleli
 
 cost::ModelCost cost_on_cluster(const train::Recipe& recipe) {
   model::check_model(recipe.model);
-  model::DecoderOptions decoder = model::decoder_options(recipe.model);
-  decoder.dtype(train::dtypes_of(recipe.training).param)
-      .native_bf16(true)
-      .loss_chunk_tokens(recipe.training.loss_chunk_tokens)
-      .keep_gathered_inputs(recipe.parallelism.tensor_parallel_keep_inputs);
-  return model::decoder_cost(decoder);
+  return model::model_cost(
+      recipe.model, {.dtype = train::dtypes_of(recipe.training).param,
+                     .native_bf16 = true,
+                     .loss_chunk_tokens = recipe.training.loss_chunk_tokens,
+                     .keep_gathered_inputs = recipe.parallelism.tensor_parallel_keep_inputs});
 }
 
 tune::AdviceQuestion mesh_question(const train::Recipe& recipe, const std::string& path) {

@@ -62,7 +62,7 @@ Config own_computed(model::ModelOptions model) {
 /// The same model with every size given, and without the rule for the width of the MLP.
 model::ModelOptions with_sizes(model::ModelOptions model) {
   const model::ModelOptions defaults;
-  model.hidden_dim = model::decoder_options(model).hidden_dim();
+  model.hidden_dim = model::hidden_dim_of(model);
   model.n_kv_heads = model.kv_heads();
   model.multiple_of = defaults.multiple_of;
   model.ffn_dim_multiplier = defaults.ffn_dim_multiplier;
@@ -122,9 +122,11 @@ model::ModelOptions read_own(const std::string& path, const Config& config) {
     }
     assign_config(path, *entry, value);
   }
-  // The vocabulary stands outside.
+  // The vocabulary stands outside, if the model has one.
   const auto words = std::ranges::find(section.keys, "vocab_size", &Key::name);
-  assign_config(path, *words, config.value("vocab_size", Config()));
+  if (words != section.keys.end()) {
+    assign_config(path, *words, config.value("vocab_size", Config()));
+  }
   for (const auto& [key, value] : config.items()) {
     if (key == "model_type" || key == "vocab_size" || key == "model" || key == "dtype") continue;
     fail<InvalidArgument>(

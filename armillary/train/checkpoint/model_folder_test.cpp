@@ -261,7 +261,7 @@ TEST(ModelConfig, ArmillarysHasTheKeysOfTheModel) {
                 ThrowsMessage<InvalidArgument>(HasSubstr(text)));
   };
   refused([](auto& config) { config["model"]["name"] = "gtp"; },
-          "model.name = \"gtp\"; gpt, gpt2, llama or moe is required");
+          "model.name = \"gtp\"; gpt, gpt2, llama, moe or dit is required");
   refused([](auto& config) { config["model"]["max_seq_len"] = 3; },
           "model.max_seq_len, which gpt has not");
   refused([](auto& config) { config["model"]["dim"] = "3"; }, "model.dim = \"3\"; a whole number");

@@ -1,0 +1,76 @@
+// dit.h: a diffusion transformer with adaLN-zero (DiT, Peebles and Xie 2023, arXiv:2212.09748) as
+// units (model.h). It learns pictures: the patches of one are a sequence, under a full mask.
+//
+//   embedding   patches mixed with noise --> x_BLE, plus fixed positions; time and class --> c_BRE
+//   layers.i    x + gate_1 attention(norm_1(x)) = h, then h + gate_2 mlp(norm_2(h))
+//   head        norm, then the output matrix: predictions_BLC, or with noise the loss
+//
+// Each norm is a LayerNorm without parameters, scaled and shifted; scale, shift and gates are a
+// product of silu(c) (modulation.h). They begin at 0: a layer is the identity, and the output 0.
+// dit_parameters.h has the names, shapes and initial values of the parameters, picture.h the
+// fields, objective.h what is learned. Dtypes are those of decoder.h.
+//
+// Conditions. R of them are rows of c: tokens side by side that have one time and class share one,
+// whichever sequences they are of. c lies behind x as R more tokens of one tensor, so its gradient
+// goes back through the units as that of x does. Ranks along cp and tp each have the rows of their
+// tokens; gradients of modulations and embedders are sums over all of them.
+//
+// Ranks along tp: as decoder.h. x is [B, K, E] of this rank's tokens, c that of all L.
+//
+// Differs from the paper: GELU is exact, not its approximation by tanh; no variance is learned;
+// rectified flow, and the time in it, are not the paper's.
+//
+//   B 1, L tokens of this rank, E dim, C values of a patch, R conditions
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "armillary/model/dit_options.h"
+#include "armillary/model/layer_ops.h"
+#include "armillary/model/model.h"
+
+namespace armillary::model {
+
+/// Times and classes of neighbouring tokens.
+struct Conditions {
+  at::Tensor times_R;         ///< fp64, as the network is told them (objective.h).
+  at::Tensor classes_R;       ///< int64.
+  TokensOfRow tokens_of_row;  ///< Of this rank's K tokens.
+
+  std::int64_t rows() const { return times_R.size(0); }
+};
+
+class Dit : public Model {
+ public:
+  explicit Dit(const DitOptions& options);
+
+  std::vector<std::string> units() const override;
+  std::vector<Parameter> parameters() const override;
+  cost::ModelCost cost() const override;
+  std::vector<std::string> fields() const override { return {kPatches, kNoise, kTimes, kClasses}; }
+
+  /// The loss is fp64: the mean over the values of a patch of the squared error, summed over the
+  /// tokens. Without the field `noise` the patches have their noise already, and the output is the
+  /// prediction for all L tokens, in the dtype of the options.
+  at::Tensor run(int unit, const Weights& weights, const at::Tensor& x,
+                 const ModelInputs& inputs) override;
+
+ private:
+  at::Tensor run_embedding(const Weights& weights, const ModelInputs& inputs);
+  at::Tensor run_layer(std::int64_t layer, const Weights& weights, const at::Tensor& x,
+                       const ModelInputs& inputs);
+  at::Tensor run_head(const Weights& weights, const at::Tensor& x, const ModelInputs& inputs);
+  const Conditions& conditions_of(const ModelInputs& inputs);
+
+  DitOptions options_;
+  std::shared_ptr<const LayerOps> ops_;  ///< Of one rank.
+  // All units of a pass have the same conditions.
+  at::Tensor conditions_times_;
+  Conditions conditions_;
+};
+
+}  // namespace armillary::model

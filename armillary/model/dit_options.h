@@ -1,0 +1,26 @@
+// dit_options.h: options of a DiT (dit.h).
+#pragma once
+
+#include "armillary/model/decoder_options.h"
+#include "armillary/model/model_options.h"
+#include "armillary/model/objective.h"
+#include "armillary/model/picture.h"
+
+namespace armillary::model {
+
+struct DitOptions {
+  /// The branches of a layer, and the way in which they are computed: MHA, GELU, biases, no
+  /// positions.
+  DecoderOptions layers;
+  PictureShape picture;
+  std::int64_t n_classes = 1;
+  Objective objective = Objective::RectifiedFlow;
+};
+
+/// Options for a [model] section. hidden_dim 0 becomes 4 dim. Requires check_model of registry.h.
+DitOptions dit_options(const ModelOptions& model);
+
+/// Checks a [model] section of a DiT. @throws InvalidArgument with the nearest legal value.
+void check_dit(const ModelOptions& model);
+
+}  // namespace armillary::model
