@@ -66,7 +66,8 @@ class Model {
   virtual at::Tensor run(int unit, const Weights& weights, const at::Tensor& x,
                          const ModelInputs& inputs) = 0;
 
-  /// The fields that it reads, which every sequence of its data must have.
+  /// The fields that it reads, which every sequence of its data must have. The first is what tokens
+  /// are made of.
   virtual std::vector<std::string> fields() const { return {kTokens, kLabels}; }
 
   /// Number of terms of the loss at these tokens of a sequence, each [L, ..]; the loss of a step is

@@ -385,9 +385,11 @@ class ModelCheck {
     std::vector<double> items(3);  // Change where hidden, where visible, number of hidden queries.
     for (const std::int64_t token : {length / 2, length - 1}) {
       Sequence other = sequence_;
-      at::Tensor tokens_S = sequence_.fields.at(model::kTokens).clone();
-      tokens_S[token] += tokens_S[token].item().toLong() > 0 ? -1 : 1;
-      other.fields.set(model::kTokens, tokens_S);
+      const std::string field = ours_->model().fields().front();
+      at::Tensor values_S = sequence_.fields.at(field).clone();
+      values_S[token] +=
+          values_S.is_floating_point() || values_S[token].item().toLong() == 0 ? 1 : -1;
+      other.fields.set(field, values_S);
       const std::vector<double> changed = changes(before, ours_->outs(other), token);
       for (std::size_t i = 0; i < items.size(); ++i) items[i] = std::max(items[i], changed[i]);
     }

@@ -1,12 +1,10 @@
-// One rank's model and parameters, of a checkpoint, a model folder or a seed, and the launcher of
-// ranks as threads. The loss itself is in forward_loss.h.
+// evaluate.cpp: checks before an evaluation, and the launcher of ranks as threads. Parameters and
+// passes are those of forward_rank.h.
 #include "armillary/train/evaluate.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 
-#include <cstddef>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -15,17 +13,11 @@
 #include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/or_abort.h"
-#include "armillary/train/check_replicas.h"
-#include "armillary/train/checkpoint/checkpoint.h"
-#include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/dtypes.h"
-#include "armillary/train/expert_parallel_over_ranks.h"
+#include "armillary/train/forward_rank.h"
 #include "armillary/train/mesh.h"
 #include "armillary/train/recipe.h"
-#include "armillary/train/replica_groups.h"
 #include "armillary/train/same_recipe.h"
-#include "armillary/train/store.h"
-#include "armillary/train/tensor_parallel_over_ranks.h"
 
 namespace armillary::train {
 namespace {
@@ -40,74 +32,6 @@ void expect_same_evaluation(comm::Communicator& world, const Data& data, const R
   for (const std::string& line : data.identity()) lines.push_back("data with " + line);
   expect_same_settings(world, std::move(lines));
 }
-
-/// One rank's model and parameters.
-class RankEvaluator {
- public:
-  RankEvaluator(const comm::Mesh& mesh, model::Model& model, const Data& data, const Recipe& recipe)
-      : mesh_(mesh),
-        world_(mesh.world()),
-        model_(model),
-        data_(data),
-        recipe_(recipe),
-        attention_(heads_along_tp(model.cost().attention, mesh.index(MeshAxis::Tp),
-                                  mesh.size(MeshAxis::Tp))),
-        strategy_(
-            to_string(chosen_strategy(recipe, attention_, mesh.along(MeshAxis::Cp)).strategy)),
-        groups_(mesh, recipe.parallelism, has_experts(model)),
-        tensor_parallel_(groups_.replicas().tp == nullptr
-                             ? nullptr
-                             : tensor_parallel_over_ranks(*groups_.replicas().tp)),
-        expert_parallel_(expert_parallel_of(model, mesh, groups_.replicas())),
-        store_(model, recipe.training.seed, groups_.replicas(), dtypes_of(recipe.training)) {}
-
-  void load(const EvalOptions& options) {
-    comm::run_together(world_, [&] {
-      if (!options.checkpoint.empty()) load_checkpoint(options.checkpoint);
-      if (!options.init_from.empty()) load_parameters(options.init_from, recipe_.model, store_);
-    });
-    expect_equal_start(mesh_, store_);
-    store_.gather_values();
-  }
-
-  EvalResult run(std::int64_t sequences) {
-    return forward_loss({.mesh = mesh_,
-                         .model = model_,
-                         .store = store_,
-                         .recipe = recipe_,
-                         .attention = attention_,
-                         .strategy = strategy_,
-                         .tensor_parallel = tensor_parallel_,
-                         .expert_parallel = expert_parallel_},
-                        data_, sequences);
-  }
-
- private:
-  /// Each rank checks its share of the file, and reads its ranges.
-  void load_checkpoint(const std::string& path) {
-    const Checkpoint checkpoint(path);
-    checkpoint.verify(world_.rank(), world_.world());
-    store_.fill(
-        [&](const std::string& name, const model::GlobalRange& range, const at::Tensor& values) {
-          const io::TensorDtype dtype =
-              values.scalar_type() == at::kDouble ? io::TensorDtype::F64 : io::TensorDtype::F32;
-          checkpoint.read("parameters/" + name, dtype, range,
-                          {static_cast<std::byte*>(values.mutable_data_ptr()), values.nbytes()});
-        });
-  }
-
-  const comm::Mesh& mesh_;
-  comm::Communicator& world_;
-  model::Model& model_;
-  const Data& data_;
-  const Recipe& recipe_;
-  const cost::ModelAttention attention_;  ///< With the heads of this rank along tp.
-  const std::string strategy_;
-  ReplicaGroups groups_;
-  std::shared_ptr<model::TensorParallel> tensor_parallel_;  ///< Null: tp is 1.
-  std::shared_ptr<model::ExpertParallel> expert_parallel_;  ///< Null: no experts.
-  Store store_;
-};
 
 }  // namespace
 
@@ -145,9 +69,9 @@ EvalResult evaluate(const comm::Mesh& mesh, model::Model& model, const Data& dat
       digest = checked_parts(data, 0, {one_pass.training.seq_len, model.fields()}).digest;
     });
     expect_same_data(world, digest, "data");
-    RankEvaluator evaluator(mesh, model, data, one_pass);
-    evaluator.load(options);
-    return evaluator.run(sequences);
+    ForwardRank rank(mesh, model, one_pass);
+    rank.load(options.checkpoint, options.init_from);
+    return rank.loss(data, sequences);
   });
 }
 

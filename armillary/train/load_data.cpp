@@ -2,7 +2,9 @@
 
 #include "armillary/core/error.h"
 #include "armillary/core/user_text.h"
+#include "armillary/model/dit_options.h"
 #include "armillary/train/load_text.h"
+#include "armillary/train/picture_data.h"
 #include "armillary/train/token_data.h"
 
 namespace armillary::train {
@@ -22,17 +24,35 @@ std::unique_ptr<Data> load_data(const TrainingOptions& training, corpus::CorpusP
   return data;
 }
 
-std::unique_ptr<Data> load_validation_data(const TrainingOptions& training) {
-  if (training.validation_interval == 0) return nullptr;
-  TrainingOptions validation = training;
-  if (!training.validation_path.empty()) {
-    validation.dataset_path = training.validation_path;
-  } else if (!corpus::is_corpus(training.dataset_path)) {
+std::unique_ptr<Data> load_data(const Recipe& recipe, corpus::CorpusPart part) {
+  if (recipe.model.name != "dit") return load_data(recipe.training, part);
+  if (recipe.training.dataset_path.empty()) {
     fail<InvalidArgument>(
-        "data: training.validation_interval = {} with training.dataset_path '{}', which is text "
-        "without a validation part; training.validation_path is required, or data of `armillary "
-        "data prepare --validation`",
-        training.validation_interval, excerpt(training.dataset_path));
+        "recipe: training.dataset_path is empty; a .safetensors file of pictures is required, for "
+        "example of tools/pictures.py");
+  }
+  return std::make_unique<PictureData>(
+      recipe.training.dataset_path,
+      PictureOptions{.shape = model::dit_options(recipe.model).picture,
+                     .n_classes = recipe.model.n_classes,
+                     .class_dropout = recipe.model.class_dropout,
+                     .seed = recipe.training.seed});
+}
+
+std::unique_ptr<Data> load_validation_data(const Recipe& recipe) {
+  const TrainingOptions& training = recipe.training;
+  if (training.validation_interval == 0) return nullptr;
+  Recipe validation = recipe;
+  const bool is_pictures = recipe.model.name == "dit";
+  if (!training.validation_path.empty()) {
+    validation.training.dataset_path = training.validation_path;
+  } else if (is_pictures || !corpus::is_corpus(training.dataset_path)) {
+    fail<InvalidArgument>(
+        "data: training.validation_interval = {} with training.dataset_path '{}', which is {} "
+        "without a validation part; training.validation_path is required{}",
+        training.validation_interval, excerpt(training.dataset_path),
+        is_pictures ? "pictures" : "text",
+        is_pictures ? "" : ", or data of `armillary data prepare --validation`");
   }
   return load_data(validation, corpus::CorpusPart::Validation);
 }

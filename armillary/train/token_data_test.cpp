@@ -142,18 +142,19 @@ TEST_F(TokenFolder, ARecipeNamesIt) {
 
 // The validation part of a folder, and all of a text.
 TEST_F(TokenFolder, ValidationDataAreAPartOrText) {
-  TrainingOptions training;
+  Recipe recipe;
+  TrainingOptions& training = recipe.training;
   training.dataset_path = prepare("abcdef", 6, corpus::PackingKind::BestFit);
   training.seq_len = 6;
-  EXPECT_EQ(load_validation_data(training), nullptr);
+  EXPECT_EQ(load_validation_data(recipe), nullptr);
   training.validation_interval = 5;
-  EXPECT_THAT([&] { load_validation_data(training); },
+  EXPECT_THAT([&] { load_validation_data(recipe); },
               ThrowsMessage<InvalidArgument>(HasSubstr("prepare it with --validation")));
   training.validation_path = (root_ / "one.txt").string();
   training.seq_len = 3;
-  EXPECT_EQ(load_validation_data(training)->vocab_size(), 257);
+  EXPECT_EQ(load_validation_data(recipe)->vocab_size(), 257);
   training.dataset_path = std::exchange(training.validation_path, "");
-  EXPECT_THAT([&] { load_validation_data(training); },
+  EXPECT_THAT([&] { load_validation_data(recipe); },
               ThrowsMessage<InvalidArgument>(HasSubstr("training.validation_path is required")));
 }
 

@@ -72,10 +72,11 @@ train::Recipe read_recipe(const CheckArguments& arguments) {
 train::CheckReport check(const CheckArguments& arguments, const train::Recipe& recipe,
                          const launch::EngineChoice& choice) {
   const train::TrainingOptions& training = recipe.training;
+  const bool is_random = training.dataset_path.empty() && recipe.model.name != "dit";
   const std::unique_ptr<train::Data> data =
-      training.dataset_path.empty()
+      is_random
           ? std::make_unique<train::PackedText>(train::random_text(training.seq_len, training.seed))
-          : train::load_data(training);
+          : train::load_data(recipe);
   train::CheckReport report;
   const auto world = static_cast<int>(recipe.parallelism.context_parallel_degree);
   run_ranks_on(choice, world, recipe.comm.train_timeout_seconds, [&](comm::Communicator& comm) {

@@ -97,7 +97,7 @@ void run_eval(const EvalArguments& arguments) {
       arguments.engine,
       {mesh.ranks(), fmt::format("a mesh of dp {} x cp {} x tp {}", mesh.dp, mesh.cp, mesh.tp)});
   const std::unique_ptr<train::Data> data =
-      train::load_data(recipe.training, static_cast<corpus::CorpusPart>(part));
+      train::load_data(recipe, static_cast<corpus::CorpusPart>(part));
   const train::EvalResult result = train::evaluate(
       recipe, *data, options,
       [&](int world, double timeout_s, const std::function<void(comm::Communicator&)>& body) {

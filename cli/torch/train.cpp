@@ -136,7 +136,7 @@ std::unique_ptr<train::Data> data_of(const train::Recipe& recipe, bool dry_run) 
       !train::reads_documents(recipe.parallelism.mask)) {
     return std::make_unique<train::WholeSequences>(training.seq_len);
   }
-  return train::load_data(training);
+  return train::load_data(recipe);
 }
 
 /// The data of a run; those of validation are null without it.
@@ -219,7 +219,7 @@ void run_train(const TrainArguments& arguments) {
     return;
   }
   require_memory(estimate, choice.local_world(world));
-  data.validation = train::load_validation_data(recipe.training);
+  data.validation = train::load_validation_data(recipe);
   return_large_blocks();
   run_steps(arguments, recipe, data, choice, summary);
 }

@@ -1,0 +1,65 @@
+// picture_data.h: pictures in a file as training data of a DiT (model/dit.h): patches, noise, a
+// time and a class, or none. Noise, time and whether the class is told are drawn by (seed, number
+// of the sequence): the same on any mesh and after a resume.
+//
+//   F.safetensors   pictures   U8 (0 to 255 becomes -1 to 1) or F32, [n, height, width, channels]
+//                   classes    I64, [n]
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/io/safetensors.h"
+#include "armillary/model/picture.h"
+#include "armillary/train/data.h"
+
+namespace armillary::train {
+
+struct PictureOptions {
+  model::PictureShape shape;
+  std::int64_t n_classes = 1;
+  double class_dropout = 0;  ///< Chance that the class is not told: it is then n_classes.
+  std::int64_t seed = 0;     ///< Of the order, and of what is drawn.
+};
+
+/// (1) Epoch e has sequences e n to (e + 1) n - 1, each picture once, in an order of its own.
+/// (2) A rank draws the noise of its own tokens alone.
+class PictureData : public Data {
+ public:
+  /// Reads the file once, for its hash. @throws IoError as io::SafetensorsFile; InvalidArgument
+  /// unless it has pictures of this shape, each with one of the classes.
+  PictureData(const std::string& path, const PictureOptions& options);
+
+  std::int64_t vocab_size() const override { return 0; }
+  std::int64_t sequences_per_epoch() const override { return count_; }
+  Sequence at(std::int64_t index) const override;
+  std::optional<SequenceParts> parts(std::int64_t index) const override;
+  std::vector<std::string> identity() const override;
+
+ private:
+  /// A picture as one sequence learns it.
+  struct Drawn {
+    std::int64_t index = 0;    ///< Number of the sequence.
+    std::int64_t picture = 0;  ///< Its place in the file.
+    std::int64_t label = 0;    ///< Its class, or n_classes.
+    double time = 0;
+  };
+  Drawn drawn(std::int64_t index) const;
+  std::span<const std::byte> bytes_of(std::int64_t picture) const;
+  /// Writes the values of a token.
+  void read_patch(std::int64_t picture, std::int64_t position, float* values) const;
+  model::Fields rows_of(const Drawn& drawn, std::span<const std::int64_t> positions) const;
+
+  PictureOptions options_;
+  io::SafetensorsFile file_;
+  std::int64_t count_ = 0;  ///< Pictures.
+  bool is_bytes_ = false;   ///< U8.
+  std::span<const std::byte> pictures_;
+  std::vector<std::int64_t> classes_;
+  std::string hash_;
+};
+
+}  // namespace armillary::train
