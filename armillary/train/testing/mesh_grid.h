@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <map>
 #include <string>
@@ -178,15 +179,18 @@ struct TracedStep {
   std::map<std::string, at::Tensor> gradients;  ///< By name, whole and clipped, in fp64.
 };
 
-/// Trains as a recipe of grid_recipe() says.
-inline std::vector<TracedStep> trace_of(Recipe recipe) {
+/// Trains as a recipe says, and calls back as the options say.
+using GridRun = std::function<void(const Recipe& recipe, const TrainOptions& options)>;
+
+/// The steps of a run with a recipe like those of grid_recipe().
+inline std::vector<TracedStep> trace_of(Recipe recipe, const GridRun& run) {
   constexpr std::string_view kMeans = "means/";
   const ScratchFolder folder;
   recipe.job.dump_folder = folder.path("run");
   std::vector<TracedStep> steps;
-  train(recipe, GridSequences(), {.on_step = [&](const StepMetrics& metrics) {
-          steps.push_back({.loss = metrics.loss, .grad_norm = metrics.grad_norm, .gradients = {}});
-        }});
+  run(recipe, {.on_step = [&](const StepMetrics& metrics) {
+        steps.push_back({.loss = metrics.loss, .grad_norm = metrics.grad_norm, .gradients = {}});
+      }});
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Checkpoint checkpoint(checkpoint_folder(recipe) + "/" +
                                 checkpoint_name(static_cast<std::int64_t>(i) + 1));
@@ -200,6 +204,13 @@ inline std::vector<TracedStep> trace_of(Recipe recipe) {
     }
   }
   return steps;
+}
+
+/// The same on GridSequences, of the recipe's own model.
+inline std::vector<TracedStep> trace_of(const Recipe& recipe) {
+  return trace_of(recipe, [](const Recipe& of_run, const TrainOptions& options) {
+    train(of_run, GridSequences(), options);
+  });
 }
 
 /// The largest relative differences of two runs.

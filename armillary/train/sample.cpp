@@ -1,0 +1,277 @@
+// sample.cpp: a pass has its pictures with their classes, then, for guidance in one pass, the same
+// without. Which token of which picture a rank has is read as data (PlacesOfTokens).
+#include "armillary/train/sample.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "armillary/comm/collectives.h"
+#include "armillary/comm/local.h"
+#include "armillary/comm/together.h"
+#include "armillary/core/error.h"
+#include "armillary/model/dit_options.h"
+#include "armillary/model/named_random.h"
+#include "armillary/runtime/or_abort.h"
+#include "armillary/train/dtypes.h"
+#include "armillary/train/forward_rank.h"
+#include "armillary/train/mesh.h"
+#include "armillary/train/same_recipe.h"
+#include "armillary/train/tensor_array.h"
+
+namespace armillary::train {
+namespace {
+
+constexpr const char* kPlaces = "places";
+
+/// Sequences whose every field is the place of a token among those of all sequences.
+class PlacesOfTokens : public Data {
+ public:
+  PlacesOfTokens(std::int64_t tokens, std::vector<std::string> fields)
+      : tokens_(tokens), fields_(std::move(fields)) {
+    fields_.emplace_back(kPlaces);
+  }
+
+  std::int64_t vocab_size() const override { return 0; }
+  Sequence at(std::int64_t index) const override {
+    const at::Tensor places_S = at::arange(index * tokens_, (index + 1) * tokens_, at::kLong);
+    Sequence sequence{.fields = {}, .documents = {tokens_}};
+    for (const std::string& field : fields_) sequence.fields.set(field, places_S);
+    return sequence;
+  }
+
+ private:
+  std::int64_t tokens_;
+  std::vector<std::string> fields_;
+};
+
+std::int64_t pictures_of_pass(const SampleOptions& options, int dp) {
+  const auto count = static_cast<std::int64_t>(options.classes.size());
+  return std::max<std::int64_t>(1, std::min((count + dp - 1) / dp, options.pictures_a_pass));
+}
+
+bool is_joined(const SampleOptions& options) {
+  return options.guidance != 1 && !options.two_passes;
+}
+
+/// Refuses what no sampler can do.
+void check_sample(const Recipe& recipe, const SampleOptions& options) {
+  if (recipe.model.name != "dit") {
+    fail<InvalidArgument>("sample: model.name {}; dit, which makes pictures, is required",
+                          recipe.model.name);
+  }
+  if (!options.checkpoint.empty() && !options.init_from.empty()) {
+    fail<InvalidArgument>("sample: a checkpoint {} and --init-from {} given; one is required",
+                          options.checkpoint, options.init_from);
+  }
+  const std::int64_t none = recipe.model.n_classes;
+  for (const std::int64_t label : options.classes) {
+    if (label >= 0 && label <= none) continue;
+    fail<InvalidArgument>(
+        "sample: class {}; one below {}, model.n_classes, or {} for none, is required; nearest: {}",
+        label, none, none, label < 0 ? 0 : none);
+  }
+  const auto count = static_cast<std::int64_t>(options.classes.size());
+  if (std::min({count, options.steps, options.pictures_a_pass}) < 1) {
+    fail<InvalidArgument>(
+        "sample: {} pictures, {} in a pass, in {} steps; at least 1 of each is required", count,
+        options.pictures_a_pass, options.steps);
+  }
+}
+
+/// Refuses what ranks must not differ in.
+void expect_same_sampling(comm::Communicator& world, const Recipe& recipe,
+                          const SampleOptions& options) {
+  std::vector<std::string> lines = settings(recipe);
+  lines.push_back("parameters of " + options.checkpoint + options.init_from);
+  lines.push_back(fmt::format("classes = {}", fmt::join(options.classes, ",")));
+  lines.push_back(fmt::format("steps = {}, guidance = {}, two passes = {}, seed = {}",
+                              options.steps, options.guidance, options.two_passes, options.seed));
+  expect_same_settings(world, std::move(lines));
+}
+
+/// The noise of a picture, as patches.
+at::Tensor first_noise(const model::PictureShape& shape, std::int64_t seed, std::int64_t picture) {
+  const at::Tensor noise_SC = at::empty({shape.tokens(), shape.patch_values()}, at::kFloat);
+  model::NamedRandom(seed, fmt::format("noise of picture {}", picture))
+      .fill_normal(
+          0, {noise_SC.mutable_data_ptr<float>(), static_cast<std::size_t>(noise_SC.numel())});
+  return noise_SC.to(at::kDouble);
+}
+
+/// One rank's part of a sampling.
+class RankSampler {
+ public:
+  RankSampler(const comm::Mesh& mesh, model::Model& model, const Recipe& recipe,
+              const SampleOptions& options)
+      : mesh_(mesh),
+        options_(options),
+        dit_(model::dit_options(recipe.model)),
+        shape_(dit_.picture),
+        gives_(mesh.index(MeshAxis::Cp) == 0 && mesh.index(MeshAxis::Tp) == 0),
+        data_(shape_.tokens(), model.fields()),
+        rank_(mesh, model, recipe) {
+    rank_.load(options.checkpoint, options.init_from);
+  }
+
+  /// The pictures of all classes, as patches.
+  at::Tensor patches() {
+    const auto count = static_cast<std::int64_t>(options_.classes.size());
+    const std::int64_t dp = mesh_.size(MeshAxis::Dp);
+    const std::int64_t many = pictures_of_pass(options_, mesh_.size(MeshAxis::Dp));
+    const at::Tensor all_NSC =
+        at::zeros({count, shape_.tokens(), shape_.patch_values()}, at::kDouble);
+    for (std::int64_t first = 0; first < count; first += dp * many) {
+      // Ranks along dp take as many passes; a picture behind the last is the last once more.
+      std::vector<std::int64_t> mine;
+      for (std::int64_t i = 0; i < many; ++i) {
+        mine.push_back(std::min(first + mesh_.index(MeshAxis::Dp) * many + i, count - 1));
+      }
+      const at::Tensor x_PSC = sampled(mine);
+      for (std::int64_t i = 0; i < many; ++i) {
+        const std::int64_t picture = first + mesh_.index(MeshAxis::Dp) * many + i;
+        if (picture < count && gives_) all_NSC[picture].copy_(x_PSC[i]);
+      }
+    }
+    comm::all_reduce(mesh_.world(), array_of(all_NSC));
+    return all_NSC;
+  }
+
+ private:
+  /// These pictures.
+  at::Tensor sampled(const std::vector<std::int64_t>& pictures) {
+    std::vector<at::Tensor> noise;
+    std::vector<std::int64_t> labels;
+    for (const std::int64_t picture : pictures) {
+      noise.push_back(first_noise(shape_, options_.seed, picture));
+      labels.push_back(options_.classes[static_cast<std::size_t>(picture)]);
+    }
+    at::Tensor x_PSC = at::stack(noise);
+    const Microbatch pass = rank_.read(data_, 0);
+    for (std::int64_t step = 0; step < options_.steps; ++step) {
+      const auto time = [&](std::int64_t taken) {
+        return static_cast<double>(options_.steps - taken) / static_cast<double>(options_.steps);
+      };
+      const model::TimeStep times{.from = time(step), .to = time(step + 1)};
+      x_PSC = denoised(dit_.objective, x_PSC, guided(pass, x_PSC, labels, times.from), times);
+    }
+    return x_PSC;
+  }
+
+  /// The prediction for these classes, led away from that for none.
+  at::Tensor guided(const Microbatch& pass, const at::Tensor& x_PSC,
+                    const std::vector<std::int64_t>& labels, double time) {
+    if (options_.guidance == 1) return predicted(pass, x_PSC, labels, time);
+    const std::vector<std::int64_t> none(labels.size(), dit_.n_classes);
+    at::Tensor with_PSC;
+    at::Tensor without_PSC;
+    if (options_.two_passes) {
+      with_PSC = predicted(pass, x_PSC, labels, time);
+      without_PSC = predicted(pass, x_PSC, none, time);
+    } else {
+      std::vector<std::int64_t> both = labels;
+      both.insert(both.end(), none.begin(), none.end());
+      const auto halves = predicted(pass, x_PSC.repeat({2, 1, 1}), both, time).chunk(2, 0);
+      with_PSC = halves[0];
+      without_PSC = halves[1];
+    }
+    return without_PSC + (with_PSC - without_PSC) * options_.guidance;
+  }
+
+  /// The prediction for each sequence of a pass, on all ranks along cp and tp.
+  at::Tensor predicted(const Microbatch& pass, const at::Tensor& x_PSC,
+                       const std::vector<std::int64_t>& labels, double time) {
+    const at::Tensor places_L = pass.batch.at(kPlaces).squeeze(0);
+    const at::Tensor rows_NC = x_PSC.reshape({-1, shape_.patch_values()});
+    const at::Tensor classes_L =
+        at::tensor(labels, at::kLong).index_select(0, places_L.div(shape_.tokens(), "floor"));
+    const model::Fields batch{{model::kPatches, rows_NC.index_select(0, places_L).unsqueeze(0)},
+                              {model::kTimes, at::full({1, places_L.size(0)}, time, at::kDouble)},
+                              {model::kClasses, classes_L.unsqueeze(0)}};
+    const at::Tensor mine_LC = rank_.forward(pass, batch).squeeze(0).to(at::kDouble);
+    at::Tensor all_NC = at::zeros(rows_NC.sizes(), at::kDouble);
+    all_NC.index_copy_(0, places_L, mine_LC);
+    // Each value is there on one rank along cp: the sum is exact.
+    comm::all_reduce(mesh_.along(MeshAxis::Cp), array_of(all_NC));
+    return all_NC.view(x_PSC.sizes());
+  }
+
+  const comm::Mesh& mesh_;
+  const SampleOptions& options_;
+  const model::DitOptions dit_;
+  const model::PictureShape shape_;
+  const bool gives_;  ///< Whether it gives its pictures to all: the first of those that have them.
+  const PlacesOfTokens data_;
+  ForwardRank rank_;
+};
+
+}  // namespace
+
+Recipe sample_recipe(Recipe recipe, const SampleOptions& options) {
+  const int dp = mesh_of(recipe.parallelism).dp;
+  const std::int64_t sequences = (is_joined(options) ? 2 : 1) * pictures_of_pass(options, dp);
+  recipe.training.local_batch_size = sequences;
+  recipe.training.global_batch_size = sequences * dp;
+  recipe.activation_checkpoint.mode = "none";
+  return recipe;
+}
+
+at::Tensor sample(const comm::Mesh& mesh, model::Model& model, const Recipe& recipe,
+                  const SampleOptions& options) {
+  check_built(mesh.shape());
+  comm::Communicator& world = mesh.world();
+  const Recipe one_pass = sample_recipe(recipe, options);
+  return runtime::or_abort(world, [&] {
+    expect_same_sampling(world, one_pass, options);
+    comm::run_together(world, [&] {
+      check_sample(one_pass, options);
+      check_dtypes(one_pass.training,
+                   std::int64_t{mesh.size(MeshAxis::Dp)} * mesh.size(MeshAxis::Cp));
+      model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
+    });
+    const model::PictureShape shape = model::dit_options(one_pass.model).picture;
+    std::vector<at::Tensor> pictures;
+    const at::Tensor patches_NSC = RankSampler(mesh, model, one_pass, options).patches();
+    for (std::int64_t i = 0; i < patches_NSC.size(0); ++i) {
+      pictures.push_back(picture_of(patches_NSC[i], shape));
+    }
+    return at::stack(pictures);
+  });
+}
+
+at::Tensor sample(const Recipe& recipe, const SampleOptions& options, const RunRanks& run_ranks) {
+  check_sample(recipe, options);
+  const Recipe one_pass = sample_recipe(recipe, options);
+  validate(one_pass);
+  at::Tensor result;
+  const auto body = [&](comm::Communicator& comm) {
+    at::set_num_threads(static_cast<int>(one_pass.parallelism.threads_per_rank));
+    const std::unique_ptr<model::Model> model = make_model(one_pass);
+    const comm::Mesh mesh(comm, mesh_of(one_pass.parallelism));
+    const at::Tensor mine = sample(mesh, *model, one_pass, options);
+    if (comm.rank() == 0) result = mine;
+  };
+  const int world = mesh_of(one_pass.parallelism).ranks();
+  const double timeout_s = one_pass.comm.train_timeout_seconds;
+  if (run_ranks) {
+    run_ranks(world, timeout_s, body);
+  } else {
+    comm::run_ranks(world, body, {.timeout_s = timeout_s});
+  }
+  return result;
+}
+
+}  // namespace armillary::train
