@@ -34,6 +34,10 @@ void name_generate(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("generate", kGenerateDescription);
 }
 
+void name_sample(CLI::App& app, int& /*exit_code*/) {
+  app.add_subcommand("sample", kSampleDescription);
+}
+
 void name_export(CLI::App& app, int& /*exit_code*/) {
   app.add_subcommand("export", kExportDescription);
 }
@@ -57,7 +61,7 @@ void name_doctor(CLI::App& app, int& /*exit_code*/) {
 void hand_over(int argc, const char* const* argv) {
   // The verb is the first argument, as check_verb requires.
   const std::string_view verb = argc >= 2 ? argv[1] : "";
-  constexpr std::array<std::string_view, 6> kOfTorch{"train",  "eval",  "generate",
+  constexpr std::array<std::string_view, 7> kOfTorch{"train",  "eval",  "generate", "sample",
                                                      "export", "check", "doctor"};
   constexpr std::array<std::string_view, 2> kOfBench{"bench", "calibrate"};
   // `tune` runs layers only if it is to measure, the others read a recipe only if one comes first.

@@ -11,6 +11,7 @@ namespace armillary::cli {
 void name_train(CLI::App& app, int& exit_code);
 void name_eval(CLI::App& app, int& exit_code);
 void name_generate(CLI::App& app, int& exit_code);
+void name_sample(CLI::App& app, int& exit_code);
 void name_export(CLI::App& app, int& exit_code);
 void name_check(CLI::App& app, int& exit_code);
 void name_bench(CLI::App& app, int& exit_code);

@@ -283,8 +283,8 @@ void require_ranks_of_bench(const std::vector<std::string>& words) {
 
 int run_launch(const LaunchArguments& arguments) {
   // A verb that runs ranks; others would do their work n times.
-  const std::vector<std::string_view> verbs{"train", "eval",      "generate", "check",
-                                            "bench", "calibrate", "tune"};
+  const std::vector<std::string_view> verbs{"train", "eval",  "generate",  "sample",
+                                            "check", "bench", "calibrate", "tune"};
   if (arguments.words.empty()) {
     fail<InvalidArgument>(
         "launch: no verb given; `launch -n {} -- train ..` or `-- bench ..` is "
@@ -332,9 +332,10 @@ int run_launch(const LaunchArguments& arguments) {
 
 void add_launch(CLI::App& app, int& exit_code) {
   const auto arguments = std::make_shared<LaunchArguments>();
-  CLI::App* verb = app.add_subcommand("launch",
-                                      "Start train, eval, generate, check, bench, calibrate or "
-                                      "tune as several processes of this machine");
+  CLI::App* verb =
+      app.add_subcommand("launch",
+                         "Start train, eval, generate, sample, check, bench, calibrate or "
+                         "tune as several processes of this machine");
   verb->add_option("-n,--processes", arguments->processes, "How many; each is one rank")
       ->option_text("N");
   verb->add_option("--engine", arguments->engine,

@@ -156,9 +156,10 @@ bool hands_over(const std::vector<AddVerb>& verbs) {
 }  // namespace
 
 std::vector<AddVerb> verbs_without_torch() {
-  return {add_plan,      add_verify,  add_simulate, add_tune,   add_advise,     add_report,
-          add_explain,   add_runs,    add_launch,   add_data,   name_train,     name_eval,
-          name_generate, name_export, name_check,   name_bench, name_calibrate, name_doctor};
+  return {add_plan,   add_verify,  add_simulate,   add_tune,    add_advise,
+          add_report, add_explain, add_runs,       add_launch,  add_data,
+          name_train, name_eval,   name_generate,  name_sample, name_export,
+          name_check, name_bench,  name_calibrate, name_doctor};
 }
 
 void note_meeting() {

@@ -32,6 +32,7 @@ void add_data(CLI::App& app, int& exit_code);
 void add_train(CLI::App& app, int& exit_code);
 void add_eval(CLI::App& app, int& exit_code);
 void add_generate(CLI::App& app, int& exit_code);
+void add_sample(CLI::App& app, int& exit_code);
 void add_export(CLI::App& app, int& exit_code);
 void add_check(CLI::App& app, int& exit_code);
 void add_bench(CLI::App& app, int& exit_code);
@@ -47,6 +48,7 @@ inline constexpr const char* kEvalDescription =
     "Say the loss of a run or a model folder on data, on any mesh";
 inline constexpr const char* kGenerateDescription =
     "Continue a text with a trained model, read and kept over ranks";
+inline constexpr const char* kSampleDescription = "Make pictures with a trained dit, on any mesh";
 inline constexpr const char* kExportDescription =
     "Write the parameters of a run as a folder for other programs";
 inline constexpr const char* kCheckDescription =

@@ -44,4 +44,5 @@ target_compile_options(armillary_tomlplusplus PRIVATE $<$<CONFIG:Release>:-Og>)
 set_target_properties(armillary_tomlplusplus PROPERTIES POSITION_INDEPENDENT_CODE ${ARMILLARY_POSITION_INDEPENDENT})
 if(ARMILLARY_TORCH)
   include(armillary_torch)
+  find_package(PNG REQUIRED)  # for `armillary sample` alone
 endif()

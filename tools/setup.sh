@@ -8,6 +8,7 @@ readonly CLANG_TIDY_VERSION=23.1.4 RUFF_VERSION=0.17.5 YUNCHANG_VERSION=0.6.4 UN
 readonly SCIKIT_BUILD_VERSION=1.1.2 MYPY_VERSION=2.4.1 MATPLOTLIB_VERSION=3.11.2
 readonly TRANSFORMERS_VERSION=5.24.0 ACCELERATE_VERSION=1.15.0 PEFT_VERSION=0.21.2 SMOLLM2_VERSION=0.1.2
 readonly TENSORBOARD_VERSION=2.21.0
+readonly SCIKIT_LEARN_VERSION=1.9.1
 readonly NCCL_VERSION=2.27.7 CUDA_HEADERS="nvidia-cuda-runtime==13.0.96 nvidia-cuda-crt==13.0.88 nvidia-cuda-cccl==13.0.85"
 
 requirements() {  # PART
@@ -15,7 +16,7 @@ requirements() {  # PART
     build | plan)
       echo g++:g++ cmake:cmake ninja-build:ninja ccache:ccache mold:mold
       echo libfmt-dev:fmt/core.h nlohmann-json3-dev:nlohmann/json.hpp libcli11-dev:CLI/CLI.hpp
-      echo libxxhash-dev:xxhash.h libtomlplusplus-dev:toml++/toml.h libutf8proc-dev:utf8proc.h
+      echo libxxhash-dev:xxhash.h libtomlplusplus-dev:toml++/toml.h libutf8proc-dev:utf8proc.h libpng-dev:png.h
       ;;
     test) echo libgtest-dev:gtest/gtest.h libgmock-dev:gmock/gmock.h librapidcheck-dev:rapidcheck.h ;;
     lint) echo clang-format:clang-format ;;
@@ -219,6 +220,15 @@ setup_tensorboard() {
   pip_install "tensorboard==$TENSORBOARD_VERSION" || say "pip could not install it; its test will be skipped"
 }
 
+# Pictures of digits with classes, and classifiers of them, for tests alone. Without it, tests say that they are skipped.
+setup_scikit_learn() {
+  [ -z "${ARMILLARY_PYTHON:-}" ] || return 0
+  compgen -G ".venv/lib/python3*/site-packages/scikit_learn-$SCIKIT_LEARN_VERSION*" >/dev/null && return
+  make_venv
+  say "installing scikit-learn $SCIKIT_LEARN_VERSION into .venv (pip)"
+  pip_install "scikit-learn==$SCIKIT_LEARN_VERSION" || say "pip could not install it; its tests will be skipped"
+}
+
 # Headers alone, to compile comm/nccl_library; the libraries are loaded at run time, where there is a GPU. They are
 # optional: without them the engine has a stand-in. The package of NCCL is a library of 190 MB with one header in it.
 setup_nccl() {
@@ -256,6 +266,7 @@ setup_python() {  # PART...
         setup_peft
         setup_smollm2
         setup_tensorboard
+        setup_scikit_learn
         setup_matplotlib
         ;;
       lint)

@@ -33,6 +33,7 @@ struct PublishedShape {
   std::int64_t tokens;  ///< In a sequence; a batch has one.
   int zero;
   const char* recomputation;
+  bool is_dit = false;  ///< With adaLN-zero, under a full mask.
 };
 
 const std::map<std::string, PublishedShape>& published() {
@@ -44,6 +45,9 @@ const std::map<std::string, PublishedShape>& published() {
       {"gpt_7b",
        {"layers=32,hidden=4096,heads=32,ffn=16384,vocab=50257,gated=false", 7e9, 0.5e9, 64, 131072,
         2, "attention_output"}},
+      {"dit_1b",
+       {"layers=24,hidden=1536,heads=24,ffn=6144,vocab=1,gated=false", 1e9, 0.05e9, 8, 524288, 2,
+        "attention_output", /*is_dit=*/true}},
       // USP, section 5.
       {"llama2_7b", {"llama2-7b", 7e9, 0.5e9, 8, 65536, 1, "none"}},
       {"llama3_8b", {"llama3-8b", 8e9, 0.5e9, 16, 122880, 1, "none"}},
@@ -80,18 +84,21 @@ TEST(PaperRecipes, EveryFileIsTheShapeOfItsPaper) {
     validate(recipe);
     EXPECT_EQ(mesh_of(recipe.parallelism).ranks(), paper.devices) << name;
     EXPECT_EQ(recipe.training.mixed_precision_param, "bfloat16") << name;
-    EXPECT_EQ(recipe.parallelism.mask, "causal") << name;
+    EXPECT_EQ(recipe.parallelism.mask, paper.is_dit ? "full" : "causal") << name;
     EXPECT_EQ(recipe.training.seq_len, paper.tokens) << name;
     EXPECT_EQ(recipe.training.global_batch_size, 1) << name;
     EXPECT_EQ(recipe.parallelism.zero, paper.zero) << name;
     EXPECT_EQ(recipe.activation_checkpoint.mode, paper.recomputation) << name;
 
     const cost::ModelCost cost = model_cost(recipe);
-    const cost::ModelCost shape = cost::parse_model(paper.shape);
+    const cost::ModelCost shape =
+        cost::parse_model(paper.shape, paper.is_dit ? cost::StepKind::Dit : cost::StepKind::Train);
     EXPECT_NEAR(static_cast<double>(cost.parameters), paper.parameters, paper.rounding) << name;
-    // The shape has no weights of norms.
+    // The shape has no weights of norms and no biases.
     const auto layers = static_cast<double>(shape.layer_parameters);
-    EXPECT_NEAR(static_cast<double>(cost.layer_parameters), layers, 2e-4 * layers) << name;
+    EXPECT_NEAR(static_cast<double>(cost.layer_parameters), layers,
+                (paper.is_dit ? 1e-3 : 2e-4) * layers)
+        << name;
     EXPECT_EQ(cost.attention.layers, shape.attention.layers) << name;
     EXPECT_EQ(cost.attention.heads, shape.attention.heads) << name;
     EXPECT_EQ(cost.attention.kv_heads, shape.attention.kv_heads) << name;
@@ -101,12 +108,20 @@ TEST(PaperRecipes, EveryFileIsTheShapeOfItsPaper) {
   EXPECT_EQ(files, published().size());
 }
 
+// StarTrail's backbone has 1.02 billion parameters, which are those of layers with adaLN-zero.
+TEST(PaperRecipes, Dit1bHasThePublishedParameters) {
+  const cost::ModelCost cost = model_cost(paper_recipe("dit_1b"));
+  EXPECT_EQ(cost.layer_parameters, 24 * (18 * 1536 * 1536 + (5 + 4 + 6) * 1536));
+  EXPECT_NEAR(static_cast<double>(cost.layer_parameters), 1.02e9, 0.005e9);
+}
+
 // At full size, without text. Parameters, gradients and state of a rank are at least its share.
 TEST(PaperRecipes, StepsAreEstimatedWithoutTensors) {
   for (const auto& [name, paper] : published()) {
     const Recipe recipe = paper_recipe(name);
     const Estimate result = estimate(recipe, WholeSequences(recipe.training.seq_len));
-    EXPECT_EQ(result.visible_pairs, recipe.training.seq_len * (recipe.training.seq_len + 1) / 2);
+    const std::int64_t length = recipe.training.seq_len;
+    EXPECT_EQ(result.visible_pairs, paper.is_dit ? length * length : length * (length + 1) / 2);
     const double share = 16.0 * static_cast<double>(result.cost.parameters) / paper.devices;
     EXPECT_GE(result.memory.total(), share) << name;
     if (recipe.parallelism.zero == 3) {

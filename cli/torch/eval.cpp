@@ -12,14 +12,12 @@
 #include <string_view>
 #include <vector>
 
-#include "armillary/core/error.h"
 #include "armillary/core/spec.h"
-#include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/evaluate.h"
-#include "armillary/train/export_model.h"
 #include "armillary/train/load_data.h"
 #include "armillary/train/recipe.h"
 #include "cli/torch/engine.h"
+#include "cli/torch/run_recipe.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -46,34 +44,6 @@ struct EvalArguments {
   launch::EngineFlags engine;
 };
 
-/// Refuses settings that would make another model of the checkpoint's parameters.
-void check_same_model(const train::Recipe& recipe, const train::Recipe& saved) {
-  const std::vector<std::string> mine = train::settings(recipe);
-  const std::vector<std::string> required = train::settings(saved);
-  ARMILLARY_CHECK(mine.size() == required.size());
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    const bool is_model = mine[i].starts_with("model.") || mine[i].starts_with("training.dtype ");
-    if (!is_model || mine[i] == required[i]) continue;
-    fail<InvalidArgument>("eval: {} given; {}, that of the checkpoint, is required", mine[i],
-                          required[i]);
-  }
-}
-
-/// The recipe of a file, or of the checkpoint whose parameters are read.
-train::Recipe recipe_to_evaluate(const EvalArguments& arguments, train::EvalOptions& options) {
-  const auto with_settings = [&](train::Recipe recipe) {
-    for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
-    return recipe;
-  };
-  if (arguments.run.ends_with(".toml")) return with_settings(train::load_recipe(arguments.run));
-  options.checkpoint = train::checkpoint_of(arguments.run, "eval");
-  const train::Recipe saved =
-      train::parse_saved_recipe(train::Checkpoint(options.checkpoint).recipe(), options.checkpoint);
-  train::Recipe recipe = with_settings(saved);
-  check_same_model(recipe, saved);
-  return recipe;
-}
-
 void print_result(const train::EvalResult& result, bool json) {
   if (json) {
     const nlohmann::json line{
@@ -87,7 +57,8 @@ void print_result(const train::EvalResult& result, bool json) {
 
 void run_eval(const EvalArguments& arguments) {
   train::EvalOptions options = arguments.options;
-  const train::Recipe recipe = recipe_to_evaluate(arguments, options);
+  const auto [recipe, checkpoint] = recipe_of_run("eval", arguments.run, arguments.settings);
+  options.checkpoint = checkpoint;
   constexpr std::array<std::string_view, 2> kParts{"train", "validation"};
   const std::size_t part = parse_choice("eval: --part", arguments.part, kParts);
   const train::Recipe one_pass = train::eval_recipe(recipe);

@@ -8,6 +8,6 @@ int main(int argc, char** argv) {
   using namespace armillary::cli;
   return run_program_with_torch(
       argc, argv,
-      {add_train, add_eval, add_generate, add_export, add_check, add_recipe_advise, add_recipe_plan,
-       add_recipe_verify, add_recipe_simulate, add_doctor});
+      {add_train, add_eval, add_generate, add_sample, add_export, add_check, add_recipe_advise,
+       add_recipe_plan, add_recipe_verify, add_recipe_simulate, add_doctor});
 }

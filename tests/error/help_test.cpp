@@ -23,7 +23,7 @@ using testing::HasSubstr;
 TEST(Help, EveryVerbHasExamples) {
   for (const std::string verb :
        {"plan", "verify", "simulate", "tune", "advise", "report", "explain", "runs", "data",
-        "train", "eval", "generate", "export", "check", "calibrate", "doctor"}) {
+        "train", "eval", "generate", "sample", "export", "check", "calibrate", "doctor"}) {
     for (const std::string flag : {"--help", "-h"}) {
       if (verb != "plan" && verb != "verify" && verb != "simulate" && verb != "tune" &&
           verb != "advise" && verb != "report" && verb != "explain" && verb != "runs" &&
@@ -139,19 +139,17 @@ TEST(Plan, PrintsAGrid) {
 TEST(VerbError, VerbsThatDoNotExist) {
   const std::string required =
       "plan, verify, simulate, tune, advise, report, explain, runs, launch, data, train, eval, "
-      "generate, "
-      "export, check, bench, calibrate or doctor is required";
+      "generate, sample, export, check, bench, calibrate or doctor is required";
   expect_error({}, Eq("no verb given; " + required));
   expect_error({"plna"}, Eq("unknown verb 'plna'; " + required + "; nearest: plan"));
   expect_error({"Verify"}, Eq("unknown verb 'Verify'; " + required + "; nearest: verify"));
   expect_error({"optimise"}, Eq("unknown verb 'optimise'; " + required));
   expect_error({""}, Eq("unknown verb ''; " + required));
-  expect_error(
-      {"--world", "4"},
-      Eq("flag '--world' before the verb; plan, verify, simulate, "
-         "tune, advise, report, explain, runs, launch, data, "
-         "train, eval, generate, export, check, bench, calibrate or doctor is required first, or "
-         "--help"));
+  expect_error({"--world", "4"}, Eq("flag '--world' before the verb; plan, verify, simulate, "
+                                    "tune, advise, report, explain, runs, launch, data, "
+                                    "train, eval, generate, sample, export, check, bench, "
+                                    "calibrate or doctor is required first, or "
+                                    "--help"));
   expect_error({"sweep", "--cluster", "c6"},
                Eq("sweep: simulate takes ranges now; `armillary simulate --world 8..64 ..` is "
                   "required"));
