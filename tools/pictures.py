@@ -1,7 +1,7 @@
 """Pictures of scikit-learn as a file that `armillary train` of a dit reads.
 
-    python3 tools/pictures.py digits.safetensors                        1,797 digits of 8 x 8, 10 classes
-    python3 tools/pictures.py photographs.safetensors --squares 32      two photographs in squares, 2 classes
+python3 tools/pictures.py digits.safetensors                        1,797 digits of 8 x 8, 10 classes
+python3 tools/pictures.py photographs.safetensors --squares 32      two photographs in squares, 2 classes
 """
 
 import argparse
@@ -30,9 +30,13 @@ def photographs(side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=pathlib.Path)
-    parser.add_argument("--squares", type=int, metavar="SIDE", help="photographs in squares of so many pixels")
+    parser.add_argument(
+        "--squares", type=int, metavar="SIDE", help="photographs in squares of so many pixels"
+    )
     args = parser.parse_args()
     pictures, classes = photographs(args.squares) if args.squares else digits()
     args.file.parent.mkdir(parents=True, exist_ok=True)

@@ -32,14 +32,16 @@ at::Tensor grid_of(const at::Tensor& bytes_NHWC) {
 
 }  // namespace
 
+void check_png(std::int64_t channels) {
+  if (channels == 1 || channels == 3) return;
+  fail<InvalidArgument>(
+      "sample: pictures of {} channels; 1 or 3 is required in a .png; nearest: a .safetensors file",
+      channels);
+}
+
 std::string png_of(const at::Tensor& pictures_NHWC) {
   const std::int64_t channels = pictures_NHWC.size(3);
-  if (channels != 1 && channels != 3) {
-    fail<InvalidArgument>(
-        "sample: pictures of {} channels; 1 or 3 is required in a .png; nearest: a .safetensors "
-        "file",
-        channels);
-  }
+  check_png(channels);
   const at::Tensor grid =
       grid_of(((pictures_NHWC + 1) * 127.5).round().clamp(0, 255).to(at::kByte)).contiguous();
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();

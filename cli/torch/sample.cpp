@@ -93,6 +93,7 @@ void run_sample(const SampleArguments& arguments) {
                           excerpt(arguments.file));
   }
   const auto [recipe, checkpoint] = recipe_of_run("sample", arguments.run, arguments.settings);
+  if (is_png) check_png(recipe.model.channels);
   train::SampleOptions options = arguments.options;
   options.checkpoint = checkpoint;
   options.classes = classes_of(arguments, recipe.model.n_classes);

@@ -6,7 +6,7 @@ import pytest
 from console_blocks import FILES, ROOT
 
 CLAIMS = {
-    "training": {"L": 8, "M": 8, "N": 5, "Z": 6, "T": 7, "C": 10},
+    "training": {"L": 8, "M": 8, "N": 5, "Z": 6, "T": 7, "C": 10, "D": 6},
     "inference": {"I": 13},
 }
 FILES_OF_CLAIMS = {"training": "docs/training.md", "inference": "armillary/README.md"}

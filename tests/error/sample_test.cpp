@@ -1,0 +1,106 @@
+// sample_test.cpp: `armillary sample` as a user sees it: pictures of a run that was trained on
+// another mesh, as a PNG and as values; flags that are refused.
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/io/file_system.h"
+#include "armillary/io/safetensors.h"
+#include "tests/error/program.h"
+
+namespace armillary::error {
+namespace {
+
+using testing::HasSubstr;
+
+class SampleVerb : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+    std::vector<std::uint8_t> pictures(5 * 48);
+    for (std::size_t i = 0; i < pictures.size(); ++i) {
+      pictures[i] = static_cast<std::uint8_t>(i * 7 % 256);
+    }
+    const std::vector<std::int64_t> classes{0, 1, 0, 1, 0};
+    const std::string data = folder_.path("pictures.safetensors");
+    io::write_safetensors(
+        io::real_file_system(), data,
+        {{{.name = "pictures", .dtype = io::TensorDtype::U8, .shape = {5, 4, 4, 3}},
+          std::as_bytes(std::span(pictures))},
+         {{.name = "classes", .dtype = io::TensorDtype::I64, .shape = {5}},
+          std::as_bytes(std::span(classes))}},
+        {});
+    recipe_ = folder_.write(
+        "small.toml",
+        fmt::format("[model]\nname = 'dit'\ndim = 16\nn_layers = 2\nn_heads = 2\nimage_height = 4\n"
+                    "image_width = 4\nchannels = 3\nn_classes = 2\n"
+                    "[training]\nseq_len = 4\nsteps = 2\ndataset_path = '{}'\n"
+                    "[job]\ndump_folder = '{}'\n[checkpoint]\nenable = true\n"
+                    "[parallelism]\ncontext_parallel_degree = 2\nmask = 'full'\n",
+                    data, folder_.path("run")));
+  }
+
+  std::vector<float> values_of(const std::string& name) const {
+    const io::SafetensorsFile file(folder_.path(name));
+    const auto bytes = file.bytes("pictures");
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  }
+
+  const Folder folder_;
+  std::string recipe_;
+};
+
+TEST_F(SampleVerb, MakesPicturesOfARunOnAnyMesh) {
+  ASSERT_EQ(run({"train", recipe_}).code, 0);
+  const auto sample = [&](const std::string& file, const std::string& setting) {
+    return run({"sample", folder_.path("run"), folder_.path(file), "--count", "5", "--steps", "3",
+                "--guidance", "2", "--set", setting});
+  };
+  const ProgramRun one = sample("one.safetensors", "parallelism.context_parallel_degree=1");
+  ASSERT_EQ(one.code, 0) << one.err;
+  EXPECT_THAT(one.out, HasSubstr("5 pictures in "));
+  const ProgramRun three = sample("three.safetensors", "parallelism.context_parallel_degree=3");
+  ASSERT_EQ(three.code, 0) << three.err;
+  const std::vector<float> mine = values_of("one.safetensors");
+  const std::vector<float> theirs = values_of("three.safetensors");
+  ASSERT_EQ(mine.size(), 5U * 48);
+  for (std::size_t i = 0; i < mine.size(); ++i) EXPECT_NEAR(mine[i], theirs[i], 1e-4) << i;
+
+  const ProgramRun png = sample("grid.png", "parallelism.tensor_parallel_degree=2");
+  ASSERT_EQ(png.code, 0) << png.err;
+  const std::string bytes = folder_.read("grid.png");
+  EXPECT_TRUE(bytes.starts_with("\x89PNG\r\n\x1a\n"));
+  // 5 pictures of 4 x 4 in rows of 3: width 12, height 8, 8 bits, red, green and blue.
+  EXPECT_EQ(bytes.substr(16, 10), std::string("\0\0\0\x0c\0\0\0\x08\x08\x02", 10));
+}
+
+TEST_F(SampleVerb, BadInputIsRefused) {
+  const std::string file = folder_.path("a.png");
+  expect_error({"sample", recipe_}, HasSubstr("file"));
+  expect_error({"sample", recipe_, folder_.path("a.jpg")},
+               HasSubstr("a name that ends in .png or .safetensors is required"));
+  expect_error({"sample", folder_.path("none"), file},
+               HasSubstr("neither recipe.toml nor manifest.json"));
+  expect_error({"sample", recipe_, file, "--classes", "3"}, HasSubstr("sample: --classes"));
+  expect_error({"sample", recipe_, file, "--count", "0"},
+               HasSubstr("sample: --count 0; at least 1 is required"));
+  expect_error({"sample", recipe_, file, "--steps", "0"}, HasSubstr("in 0 steps"));
+  expect_error({"sample", recipe_, file, "--set", "model.channels=2"},
+               HasSubstr("pictures of 2 channels; 1 or 3 is required in a .png"));
+  const std::string gpt = folder_.write("gpt.toml", "[training]\nsteps = 1\n");
+  expect_error({"sample", gpt, file}, HasSubstr("model.name gpt; dit"));
+  expect_error({"sample", recipe_, file, "--set", "training.seq_len=5"},
+               HasSubstr("training.seq_len 5 with pictures of 4 x 4 in patches of 2; 4"));
+  expect_error({"sample", recipe_, file, "--set", "parallelism.mask=causal"},
+               HasSubstr("whose patches all see each other; full is required"));
+}
+
+}  // namespace
+}  // namespace armillary::error
