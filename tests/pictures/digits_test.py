@@ -1,4 +1,4 @@
-"""A DiT that is trained on digits by the program makes digits that a classifier of scikit-learn recognises."""
+"""A DiT that the program trains on digits makes digits that a classifier of scikit-learn recognises."""
 
 import os
 import pathlib
@@ -43,7 +43,12 @@ def trained(tmp_path_factory):
     assert "1797 pictures of 8 x 8" in run(sys.executable, ROOT / "tools" / "pictures.py", data)
     settings = {"training.dataset_path": data, "job.dump_folder": folder / "run"}
     if not IS_LONG:
-        settings |= {"training.steps": 20, "training.global_batch_size": 32, "training.local_batch_size": 32}
+        settings |= {
+            "training.steps": 20,
+            "lr_scheduler.warmup_steps": 5,
+            "training.global_batch_size": 32,
+            "training.local_batch_size": 32,
+        }
     flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     run(PROGRAM, "train", ROOT / "recipes" / "digits.toml", *flags)
     return folder / "run"
