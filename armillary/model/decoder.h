@@ -80,7 +80,7 @@ class Decoder : public Model {
   EvenPart words_of(const TokenShards& shards, const at::Tensor& table_VE) const;
 
   DecoderOptions options_;
-  std::shared_ptr<const LayerOps> ops_;  ///< Of one rank.
+  std::shared_ptr<const LayerOps> ops_;  ///< Those of one rank.
   // All layers of a pass have the same angles.
   at::Tensor angles_positions_L_;
   RotaryAngles angles_;

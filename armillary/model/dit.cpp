@@ -44,7 +44,7 @@ std::vector<at::Tensor> tokens_and_conditions(const at::Tensor& x, std::int64_t 
 /// One layer with its weights; it owns all that it uses.
 struct DitLayer {
   DecoderLayer branches;
-  std::shared_ptr<const LayerOps> ops;  ///< Of one rank, for the modulations.
+  std::shared_ptr<const LayerOps> ops;  ///< One rank's, for the modulations.
   TokensOfRow tokens_of_row;
 
   at::Tensor run(const at::Tensor& x, const Attend& attend) const {

@@ -39,7 +39,7 @@ namespace armillary::model {
 struct Conditions {
   at::Tensor times_R;         ///< fp64, as the network is told them (objective.h).
   at::Tensor classes_R;       ///< int64.
-  TokensOfRow tokens_of_row;  ///< Of this rank's K tokens.
+  TokensOfRow tokens_of_row;  ///< Counts this rank's K tokens.
 
   std::int64_t rows() const { return times_R.size(0); }
 };
@@ -67,7 +67,7 @@ class Dit : public Model {
   const Conditions& conditions_of(const ModelInputs& inputs);
 
   DitOptions options_;
-  std::shared_ptr<const LayerOps> ops_;  ///< Of one rank.
+  std::shared_ptr<const LayerOps> ops_;  ///< Those of one rank.
   // All units of a pass have the same conditions.
   at::Tensor conditions_times_;
   Conditions conditions_;

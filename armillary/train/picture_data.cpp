@@ -1,3 +1,6 @@
+// picture_data.cpp: values of a token are read from the mapped file when they are asked for. What
+// is drawn for a sequence has names of its own (model/named_random.h), so nothing is kept between
+// sequences.
 #include "armillary/train/picture_data.h"
 
 #include <ATen/core/Tensor.h>
@@ -78,11 +81,11 @@ PictureData::PictureData(const std::string& path, const PictureOptions& options)
 Sequence PictureData::at(std::int64_t index) const {
   std::vector<std::int64_t> all(static_cast<std::size_t>(options_.shape.tokens()));
   std::iota(all.begin(), all.end(), 0);
-  return {.fields = rows_of(drawn(index), all), .documents = {options_.shape.tokens()}};
+  return {.fields = rows_of(picture_of(index), all), .documents = {options_.shape.tokens()}};
 }
 
 std::optional<SequenceParts> PictureData::parts(std::int64_t index) const {
-  const Drawn mine = drawn(index);
+  const LearnedPicture mine = picture_of(index);
   const std::string text = fmt::format("{} {} {} {} {}", io::content_hash(bytes_of(mine.picture)),
                                        mine.index, mine.label, mine.time, options_.seed);
   return SequenceParts{.documents = {options_.shape.tokens()},
@@ -96,12 +99,12 @@ std::vector<std::string> PictureData::identity() const {
   return {"pictures of hash = " + hash_};
 }
 
-PictureData::Drawn PictureData::drawn(std::int64_t index) const {
+PictureData::LearnedPicture PictureData::picture_of(std::int64_t index) const {
   const std::int64_t epoch = index / count_;
   const corpus::KeyedPermutation order(static_cast<std::uint64_t>(count_),
                                        corpus::mixed_key({static_cast<std::uint64_t>(options_.seed),
                                                           static_cast<std::uint64_t>(epoch)}));
-  Drawn result{.index = index};
+  LearnedPicture result{.index = index};
   result.picture = static_cast<std::int64_t>(order.at(static_cast<std::uint64_t>(index % count_)));
   const model::NamedRandom numbers(options_.seed,
                                    fmt::format("time and class of sequence {}", index));
@@ -136,25 +139,25 @@ void PictureData::read_patch(std::int64_t picture, std::int64_t position, float*
   }
 }
 
-model::Fields PictureData::rows_of(const Drawn& drawn,
+model::Fields PictureData::rows_of(const LearnedPicture& learned,
                                    std::span<const std::int64_t> positions) const {
   const auto length = static_cast<std::int64_t>(positions.size());
   const std::int64_t width = options_.shape.patch_values();
   const at::Tensor patches_LC = at::empty({length, width}, at::kFloat);
   const at::Tensor noise_LC = at::empty({length, width}, at::kFloat);
-  const model::NamedRandom noise(options_.seed, fmt::format("noise of sequence {}", drawn.index));
+  const model::NamedRandom noise(options_.seed, fmt::format("noise of sequence {}", learned.index));
   auto* patch = patches_LC.mutable_data_ptr<float>();
-  auto* drawn_noise = noise_LC.mutable_data_ptr<float>();
+  auto* noise_row = noise_LC.mutable_data_ptr<float>();
   for (const std::int64_t position : positions) {
-    read_patch(drawn.picture, position, patch);
-    noise.fill_normal(position * width, {drawn_noise, static_cast<std::size_t>(width)});
+    read_patch(learned.picture, position, patch);
+    noise.fill_normal(position * width, {noise_row, static_cast<std::size_t>(width)});
     patch += width;
-    drawn_noise += width;
+    noise_row += width;
   }
   return {{model::kPatches, patches_LC},
           {model::kNoise, noise_LC},
-          {model::kTimes, at::full({length}, drawn.time, at::kDouble)},
-          {model::kClasses, at::full({length}, drawn.label, at::kLong)}};
+          {model::kTimes, at::full({length}, learned.time, at::kDouble)},
+          {model::kClasses, at::full({length}, learned.label, at::kLong)}};
 }
 
 }  // namespace armillary::train

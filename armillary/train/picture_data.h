@@ -22,7 +22,7 @@ struct PictureOptions {
   model::PictureShape shape;
   std::int64_t n_classes = 1;
   double class_dropout = 0;  ///< Chance that the class is not told: it is then n_classes.
-  std::int64_t seed = 0;     ///< Of the order, and of what is drawn.
+  std::int64_t seed = 0;     ///< Decides the order and what is drawn.
 };
 
 /// (1) Epoch e has sequences e n to (e + 1) n - 1, each picture once, in an order of its own.
@@ -41,17 +41,18 @@ class PictureData : public Data {
 
  private:
   /// A picture as one sequence learns it.
-  struct Drawn {
+  struct LearnedPicture {
     std::int64_t index = 0;    ///< Number of the sequence.
     std::int64_t picture = 0;  ///< Its place in the file.
     std::int64_t label = 0;    ///< Its class, or n_classes.
     double time = 0;
   };
-  Drawn drawn(std::int64_t index) const;
+  LearnedPicture picture_of(std::int64_t index) const;
   std::span<const std::byte> bytes_of(std::int64_t picture) const;
   /// Writes the values of a token.
   void read_patch(std::int64_t picture, std::int64_t position, float* values) const;
-  model::Fields rows_of(const Drawn& drawn, std::span<const std::int64_t> positions) const;
+  model::Fields rows_of(const LearnedPicture& learned,
+                        std::span<const std::int64_t> positions) const;
 
   PictureOptions options_;
   io::SafetensorsFile file_;

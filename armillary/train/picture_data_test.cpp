@@ -75,7 +75,7 @@ TEST_F(PictureDataTest, DependsOnSeedAndNumberAlone) {
 TEST_F(PictureDataTest, AnEpochHasEachPictureOnceWithItsClass) {
   const PictureData pictures = data(1, 0);
   ASSERT_EQ(pictures.sequences_per_epoch(), 7);
-  std::set<std::vector<float>> seen;
+  std::set<std::vector<float>> beginnings;
   for (std::int64_t index = 14; index < 21; ++index) {
     const Sequence sequence = pictures.at(index);
     const at::Tensor patches = sequence.fields.at(model::kPatches).contiguous();
@@ -87,9 +87,9 @@ TEST_F(PictureDataTest, AnEpochHasEachPictureOnceWithItsClass) {
     std::int64_t picture = 0;
     while (picture * 37 % 256 != first) ++picture;
     EXPECT_EQ(sequence.fields.at(model::kClasses)[3].item<std::int64_t>(), picture % 3);
-    seen.insert({patches.const_data_ptr<float>(), patches.const_data_ptr<float>() + 8});
+    beginnings.insert({patches.const_data_ptr<float>(), patches.const_data_ptr<float>() + 8});
   }
-  EXPECT_EQ(seen.size(), 7U);
+  EXPECT_EQ(beginnings.size(), 7U);
 }
 
 TEST_F(PictureDataTest, ClassesAreDroppedAsOftenAsAsked) {

@@ -35,7 +35,7 @@ struct SampleOptions {
   double guidance = 1;
   /// Predictions for the class and for none are two passes instead of one of twice the sequences.
   bool two_passes = false;
-  std::int64_t seed = 0;              ///< Of the noise: picture i has the same in any number.
+  std::int64_t seed = 0;              ///< Picture i has the same noise beside any others.
   std::int64_t pictures_a_pass = 16;  ///< At most.
 };
 

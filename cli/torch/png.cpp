@@ -57,9 +57,10 @@ std::string png_of(const at::Tensor& pictures_NHWC) {
   std::string bytes;
   const auto write_to = [&](char* to) {
     png_alloc_size_t size = bytes.size();
-    const int done = png_image_write_to_memory(&image, to, &size, /*convert_to_8_bit=*/0,
-                                               grid.const_data_ptr(), /*row_stride=*/0, nullptr);
-    if (done == 0) fail<Error>("sample: libpng: {}", image.message);
+    const int is_written =
+        png_image_write_to_memory(&image, to, &size, /*convert_to_8_bit=*/0, grid.const_data_ptr(),
+                                  /*row_stride=*/0, nullptr);
+    if (is_written == 0) fail<Error>("sample: libpng: {}", image.message);
     bytes.resize(size);
   };
   write_to(nullptr);  // the number of bytes alone

@@ -59,9 +59,9 @@ def test_a_classifier_recognises_most_guided_digits(trained):
     """Seed 0 of training and of sampling."""
     digits = load_digits()
     classifier = SVC(gamma=0.001).fit(digits.images.reshape(-1, 64), digits.target)
-    made = trained.parent / "made.safetensors"
-    run(PROGRAM, "sample", trained, made, "--count", "200", "--guidance", "2")
-    sampled = load_file(made)
+    file = trained.parent / "made.safetensors"
+    run(PROGRAM, "sample", trained, file, "--count", "200", "--guidance", "2")
+    sampled = load_file(file)
     levels = ((sampled["pictures"].reshape(-1, 64) + 1) * 8).clip(0, 16).round()
     share = (classifier.predict(levels) == sampled["classes"]).mean()
     assert share >= 0.8, f"{share:.1%} of 200 digits"

@@ -1,4 +1,4 @@
-// dit_test.cpp: a model of one's own: a small DiT (arXiv:2212.09748) learns the noise in latents.
+// user_dit_test.cpp: a model of one's own: a small DiT (arXiv:2212.09748) learns the noise in latents.
 // It is written against units and parameters alone, and trains on any number of ranks.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -35,7 +35,7 @@ class NoisyLatents : public Data {
   }
 };
 
-class Dit : public model::Model {
+class UserDit : public model::Model {
  public:
   std::vector<std::string> units() const override { return {"embedding", "0", "1", "head"}; }
   std::vector<std::string> fields() const override { return {"latents", "noise", "times"}; }
@@ -94,7 +94,7 @@ TEST(Exercise, ADitTrainsTheSameOnAnyRanks) {
     recipe.training.local_batch_size = world == 1 ? 1 : 2;
     recipe.optimizer.lr = 0.03;
     comm::run_ranks(world, [&](comm::Communicator& comm) {
-      Dit model;
+      UserDit model;
       train(comm::Mesh(comm, {.cp = world}), model, NoisyLatents(), recipe,
             {.on_step = [&](const StepMetrics& step) { losses[world / 2].push_back(step.loss); }});
     });
