@@ -1,6 +1,6 @@
-// picture_data.cpp: values of a token are read from the mapped file when they are asked for. What
-// is drawn for a sequence has names of its own (model/named_random.h), so nothing is kept between
-// sequences.
+// picture_data.cpp: values of a token are read from the mapped file when they are asked for, and
+// noise, time and class are drawn by names of the sequence (model/named_random.h), so nothing is
+// kept between sequences.
 #include "armillary/train/picture_data.h"
 
 #include <ATen/core/Tensor.h>
