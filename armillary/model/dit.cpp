@@ -7,6 +7,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/where.h>
 
 #include "armillary/core/error.h"
 #include "armillary/kernel/vector_math.h"
@@ -106,6 +107,17 @@ cost::ModelCost Dit::cost() const {
   return dit_cost(options_);
 }
 
+std::vector<std::string> Dit::fields() const {
+  std::vector<std::string> names{kPatches, kNoise, kTimes, kClasses};
+  if (options_.text_tokens > 0) names.emplace_back(kText);
+  return names;
+}
+
+std::int64_t Dit::targets(const Fields& tokens) const {
+  if (options_.text_tokens == 0) return tokens.at(kPatches).size(0);
+  return tokens.at(kText).eq(kPatchOfPicture).sum().item().toLong();
+}
+
 at::Tensor Dit::run(int unit, const Weights& weights, const at::Tensor& x,
                     const ModelInputs& inputs) {
   if (unit == 0) return run_embedding(weights, inputs);
@@ -113,7 +125,7 @@ at::Tensor Dit::run(int unit, const Weights& weights, const at::Tensor& x,
   return run_head(weights, x, inputs);
 }
 
-at::Tensor Dit::run_embedding(const Weights& weights, const ModelInputs& inputs) {
+at::Tensor Dit::tokens_of(const Weights& weights, const ModelInputs& inputs) const {
   const at::ScalarType dtype = options_.layers.dtype();
   const at::ScalarType wide = dtype == at::kDouble ? at::kDouble : at::kFloat;
   const TokenShards shards = inputs.token_shards();
@@ -125,12 +137,22 @@ at::Tensor Dit::run_embedding(const Weights& weights, const ModelInputs& inputs)
     patches_BKC =
         noisy_patches(options_.objective, patches_BKC, mine(kNoise).to(wide), mine(kTimes));
   }
-  const at::Tensor positions_KE = sin_cos_positions(tokens_of_rank(inputs.positions_L, 0, shards),
-                                                    options_.picture, options_.layers.dim())
-                                      .to(dtype);
-  const at::Tensor x_BKE =
-      affine(*ops_, patches_BKC.to(dtype), weights, "patch_embedding") + positions_KE;
+  const at::Tensor positions_K = tokens_of_rank(inputs.positions_L, 0, shards);
+  const at::Tensor places_KE = sin_cos_positions((positions_K - options_.text_tokens).clamp_min(0),
+                                                 options_.picture, options_.layers.dim())
+                                   .to(dtype);
+  at::Tensor x_BKE = affine(*ops_, patches_BKC.to(dtype), weights, "patch_embedding") + places_KE;
+  if (options_.text_tokens == 0) return x_BKE;
+  const at::Tensor words_BK = mine(kText);
+  const at::Tensor text_BKE =
+      rows_of_table(weights.at("text_embeddings.weight"), words_BK.clamp_min(0)) +
+      rows_of_table(weights.at("text_positions.weight"),
+                    positions_K.clamp_max(options_.text_tokens - 1));
+  return at::where(words_BK.eq(kPatchOfPicture).unsqueeze(2), x_BKE, text_BKE.to(dtype));
+}
 
+at::Tensor Dit::run_embedding(const Weights& weights, const ModelInputs& inputs) {
+  const at::ScalarType dtype = options_.layers.dtype();
   const Conditions& conditions = conditions_of(inputs);
   const Waves waves = waves_at(conditions.times_R, kTimeWaves / 2);
   const at::Tensor waves_BRW = at::cat({waves.cos_NC, waves.sin_NC}, 1).to(dtype).unsqueeze(0);
@@ -138,7 +160,7 @@ at::Tensor Dit::run_embedding(const Weights& weights, const ModelInputs& inputs)
   const at::Tensor class_RE =
       rows_of_table(weights.at("class_embeddings.weight"), conditions.classes_R).to(dtype);
   const at::Tensor c_BRE = affine(*ops_, hidden_BRE, weights, "time_embedding.w2") + class_RE;
-  return at::cat({x_BKE, c_BRE}, 1);
+  return at::cat({tokens_of(weights, inputs), c_BRE}, 1);
 }
 
 at::Tensor Dit::run_layer(std::int64_t layer, const Weights& weights, const at::Tensor& x,
@@ -176,8 +198,12 @@ at::Tensor Dit::run_head(const Weights& weights, const at::Tensor& x, const Mode
   const auto mine = [&](const char* field) {
     return tokens_of_rank(inputs.batch.at(field), 1, shards).to(at::kDouble);
   };
-  const at::Tensor error_BKC =
+  at::Tensor error_BKC =
       prediction_BKC.to(at::kDouble) - target_of(options_.objective, mine(kPatches), mine(kNoise));
+  if (options_.text_tokens > 0) {
+    const at::Tensor words_BK = tokens_of_rank(inputs.batch.at(kText), 1, shards);
+    error_BKC = error_BKC.masked_fill(words_BK.ne(kPatchOfPicture).unsqueeze(2), 0);
+  }
   return error_BKC.square().sum() / options_.picture.patch_values();
 }
 

@@ -1,7 +1,9 @@
 // dit.h: a diffusion transformer with adaLN-zero (DiT, Peebles and Xie 2023, arXiv:2212.09748) as
-// units (model.h). It learns pictures: the patches of one are a sequence, under a full mask.
+// units (model.h). It learns pictures: the patches of one, behind its words if there is text, are a
+// sequence under a full mask.
 //
-//   embedding   patches mixed with noise --> x_BLE, plus fixed positions; time and class --> c_BRE
+//   embedding   patches mixed with noise --> x_BLE, plus fixed positions; words --> x_BLE, plus
+//               learned ones; time and class --> c_BRE
 //   layers.i    x + gate_1 attention(norm_1(x)) = h, then h + gate_2 mlp(norm_2(h))
 //   head        norm, then the output matrix: predictions_BLC, or with noise the loss
 //
@@ -14,6 +16,10 @@
 // whichever sequences they are of. c lies behind x as R more tokens of one tensor, so its gradient
 // goes back through the units as that of x does. Ranks along cp and tp each have the rows of their
 // tokens; gradients of modulations and embedders are sums over all of them.
+//
+// Text. Words and patches share attention and the weights of the layers, as in the single-stream
+// blocks of Flux. Each stream has its own positions, whichever ranks have its tokens. The network
+// predicts nothing for words.
 //
 // Ranks along tp: as decoder.h. x is [B, K, E] of this rank's tokens, c that of all L.
 //
@@ -51,16 +57,20 @@ class Dit : public Model {
   std::vector<std::string> units() const override;
   std::vector<Parameter> parameters() const override;
   cost::ModelCost cost() const override;
-  std::vector<std::string> fields() const override { return {kPatches, kNoise, kTimes, kClasses}; }
+  std::vector<std::string> fields() const override;
+  /// Patches.
+  std::int64_t targets(const Fields& tokens) const override;
 
   /// The loss is fp64: the mean over the values of a patch of the squared error, summed over the
-  /// tokens. Without the field `noise` the patches have their noise already, and the output is the
+  /// patches. Without the field `noise` the patches have their noise already, and the output is the
   /// prediction for all L tokens, in the dtype of the options.
   at::Tensor run(int unit, const Weights& weights, const at::Tensor& x,
                  const ModelInputs& inputs) override;
 
  private:
   at::Tensor run_embedding(const Weights& weights, const ModelInputs& inputs);
+  /// Patches and words of this rank along tp, with their positions.
+  at::Tensor tokens_of(const Weights& weights, const ModelInputs& inputs) const;
   at::Tensor run_layer(std::int64_t layer, const Weights& weights, const at::Tensor& x,
                        const ModelInputs& inputs);
   at::Tensor run_head(const Weights& weights, const at::Tensor& x, const ModelInputs& inputs);

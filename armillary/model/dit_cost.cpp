@@ -17,13 +17,15 @@ cost::ModelCost dit_cost(const DitOptions& options) {
   const std::int64_t patches = product(values, 1);
   const std::int64_t conditions =
       product(options.n_classes + 1, 1) + product(1, dim) + product(kTimeWaves, 1);
+  const std::int64_t text =
+      options.text_tokens == 0 ? 0 : product(options.vocab_size + 1 + options.text_tokens, 1);
   const std::int64_t modulation = product(layers.n_layers(), 6 * dim);
 
   // The layers are a decoder's without words and norms, and with modulations.
   cost::ModelCost cost = decoder_cost(layers);
   const std::int64_t norms = 2 * dim;  // weights of RMSNorm
   cost.layer_parameters += modulation + layers.n_layers() * (6 * dim - norms);
-  cost.first_parameters = patches + conditions + 3 * dim;
+  cost.first_parameters = patches + conditions + 3 * dim + text;
   cost.last_parameters = product(2, dim) + 2 * dim + patches + values;
   cost.parameters = cost.layer_parameters + cost.first_parameters + cost.last_parameters;
   cost.matmul_parameters = cost.layer_matmul_parameters + 2 * patches;
@@ -34,7 +36,7 @@ cost::ModelCost dit_cost(const DitOptions& options) {
   const std::int64_t input = bytes.input;
   bytes.layer += 2 * input;
   for (cost::Moment& moment : bytes.backward) moment.token += input;
-  bytes.once = 4 * 8;  // position, time, class, row
+  bytes.once = 5 * 8;  // position, time, class, row, word
   bytes.logits = 0;
   bytes.loss = {{.token = 2 * 8 * values}};  // the difference and its square, in fp64
   bytes.last_unit = {{.token = 2 * input}};

@@ -33,6 +33,8 @@ DitOptions dit_options(const ModelOptions& model) {
                      .channels = model.channels,
                      .patch = model.patch_size};
   options.n_classes = model.n_classes;
+  options.text_tokens = model.text_tokens;
+  if (model.text_tokens > 0) options.vocab_size = model.vocab_size;
   options.objective = parse_objective(model.objective);
   return options;
 }

@@ -14,7 +14,11 @@ struct DitOptions {
   DecoderOptions layers;
   PictureShape picture;
   std::int64_t n_classes = 1;
+  std::int64_t text_tokens = 0;  ///< Words in front of the patches.
+  std::int64_t vocab_size = 0;   ///< Words that there are.
   Objective objective = Objective::RectifiedFlow;
+
+  std::int64_t tokens() const { return text_tokens + picture.tokens(); }  ///< Those of a sequence.
 };
 
 /// Options for a [model] section. hidden_dim 0 becomes 4 dim. Requires check_model of registry.h.

@@ -33,6 +33,16 @@ std::vector<Parameter> dit_parameters(const DitOptions& options) {
                  .shape = {options.n_classes + 1, dim},
                  .units = {kEmbeddingUnit},
                  .init = {.deviation = kDitDeviation}});
+  if (options.text_tokens > 0) {
+    const auto add_table = [&](const char* name, std::int64_t rows) {
+      all.push_back({.name = name,
+                     .shape = {rows, dim},
+                     .units = {kEmbeddingUnit},
+                     .init = {.deviation = 1}});
+    };
+    add_table("text_embeddings.weight", options.vocab_size + 1);
+    add_table("text_positions.weight", options.text_tokens);
+  }
   for (std::int64_t i = 0; i < options.layers.n_layers(); ++i) {
     const std::string unit = layer_unit(i);
     add_affine(all, unit, unit + ".modulation", {6 * dim, dim}, 0);

@@ -13,9 +13,10 @@ namespace armillary::model {
 inline constexpr std::int64_t kTimeWaves = 256;
 
 /// The units are those of a decoder. Matrices of the layers are drawn as a decoder's; the embedding
-/// of patches normal(0, 1 / sqrt(inputs)), those of times and classes normal(0, 0.02); modulations,
-/// the output and biases are 0 (adaLN-zero). Along tp each rank has some heads and some of the
-/// MLP's width, and all of everything else.
+/// of patches normal(0, 1 / sqrt(inputs)), those of times and classes normal(0, 0.02), those of
+/// words and their places normal(0, 1), as large as positions of patches; modulations, the output
+/// and biases are 0 (adaLN-zero). Along tp each rank has some heads and some of the MLP's width,
+/// and all of everything else.
 std::vector<Parameter> dit_parameters(const DitOptions& options);
 
 }  // namespace armillary::model

@@ -130,6 +130,35 @@ TEST(Dit, LossAndEveryGradientAreThoseOfAPlainComposition) {
   }
 }
 
+/// Words of one picture, then its patches, against the plain attention of both.
+TEST(Dit, WordsAreReadAndNotLearned) {
+  DitOptions options = small_dit();
+  options.text_tokens = 2;
+  options.vocab_size = 5;
+  const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);
+  const PlainPicture picture = drawn_pictures(options.picture).front();
+  const auto with_words = [&](const std::vector<std::int64_t>& words, double of_words) {
+    PlainPicture longer = picture;
+    const at::Tensor zeros = at::full({2, options.picture.patch_values()}, of_words, at::kDouble);
+    longer.patches_LC = at::cat({zeros, picture.patches_LC});
+    longer.noise_LC = at::cat({zeros, picture.noise_LC});
+    ModelInputs inputs = joined_pictures({longer});
+    const at::Tensor patches = at::full({options.picture.tokens()}, kPatchOfPicture, at::kLong);
+    inputs.batch.set(kText, at::cat({at::tensor(words, at::kLong), patches}).unsqueeze(0));
+    return inputs;
+  };
+  const at::Tensor loss = model.run(with_words({3, 1}, 0));
+  EXPECT_GT(std::abs(model.run(with_words({3, 4}, 0)).item<double>() - loss.item<double>()), 1e-6);
+  // Whatever stands in the patches of words has no effect.
+  EXPECT_EQ(model.run(with_words({3, 1}, 7)).item<double>(), loss.item<double>());
+  loss.backward();
+  const at::Tensor table = model.parameter("text_embeddings.weight").grad();
+  for (std::int64_t word = 0; word < 6; ++word) {
+    EXPECT_EQ(table[word].abs().max().item<double>() > 0, word == 3 || word == 1) << word;
+  }
+  EXPECT_EQ(Dit(options).targets({{kText, with_words({3, 1}, 0).batch.at(kText).squeeze(0)}}), 6);
+}
+
 TEST(Dit, PredictsWithoutNoiseWhatItLearnsWithIt) {
   const DitOptions options = small_dit();
   const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);

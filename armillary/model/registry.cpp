@@ -56,8 +56,11 @@ Section dit_section(ModelOptions& m) {
               {"patch_size", &m.patch_size, "sides of a token; must divide those of the picture",
                between(1, 1024)},
               {"n_classes", &m.n_classes, "classes of pictures", size},
+              {"text_tokens", &m.text_tokens, "words in front of the patches; 0: no text",
+               between(0, 1 << 20)},
+              {"vocab_size", &m.vocab_size, "words that there are, if there is text", size},
               {"class_dropout", &m.class_dropout,
-               "chance that a class is not told, for guidance; below 1", below_one()},
+               "chance that class and text are not told, for guidance; below 1", below_one()},
               {"objective", &m.objective, "how noise is put in and taken out", objective_names()},
           }};
 }
@@ -221,12 +224,13 @@ std::int64_t hidden_dim_of(const ModelOptions& options) {
 
 void check_sequences(const ModelOptions& options, const SequenceSize& size) {
   if (is_dit(options)) {
-    const std::int64_t tokens = dit_options(options).picture.tokens();
+    const std::int64_t tokens = dit_options(options).tokens();
     if (size.seq_len == tokens) return;
     fail<InvalidArgument>(
-        "recipe: training.seq_len {} with pictures of {} x {} in patches of {}; {}, the patches of "
-        "a picture, is required",
-        size.seq_len, options.image_height, options.image_width, options.patch_size, tokens);
+        "recipe: training.seq_len {} with pictures of {} x {} in patches of {} and {} words; {}, "
+        "all of them, is required",
+        size.seq_len, options.image_height, options.image_width, options.patch_size,
+        options.text_tokens, tokens);
   }
   if (options.vocab_size < size.vocab_size) {
     fail<InvalidArgument>(

@@ -23,8 +23,8 @@ constexpr double kDitBound = 1e-12;
 constexpr double kDitFloor = 1e-4;
 
 /// The recipe of a run of so many steps, as grid_recipe().
-Recipe dit_grid_recipe(std::int64_t steps) {
-  Recipe recipe = in_fp64(small_dit_recipe());
+Recipe dit_grid_recipe(std::int64_t steps, const Recipe& sizes = small_dit_recipe()) {
+  Recipe recipe = in_fp64(sizes);
   recipe.training.global_batch_size = 8;
   recipe.training.local_batch_size = 2;
   recipe.training.steps = steps;
@@ -48,10 +48,7 @@ std::vector<TracedStep> dit_trace(Recipe recipe) {
   write_pictures(path, sizes.picture, 11, sizes.n_classes);
   std::int64_t& in_pass = recipe.training.local_batch_size;
   in_pass = std::min<std::int64_t>(in_pass, 8 / mesh_of(recipe.parallelism).dp);
-  const PictureData data(path, {.shape = sizes.picture,
-                                .n_classes = sizes.n_classes,
-                                .class_dropout = recipe.model.class_dropout,
-                                .seed = recipe.training.seed});
+  const PictureData data(path, picture_options(recipe));
   return trace_of(recipe, [&](const Recipe& of_run, const TrainOptions& options) {
     const MeshShape mesh = mesh_of(of_run.parallelism);
     comm::run_ranks(mesh.ranks(), [&](comm::Communicator& comm) {
@@ -95,6 +92,18 @@ TEST(DitGrid, ASampleOfMeshesEqualsOneRank) {
                              fmt::format("{}, {}, ZeRO-{}, recompute {}", objective,
                                          mesh_text(mesh), cell.zero, cell.recompute));
     }
+  }
+}
+
+// A stream of 5 words and one of 15 patches, each with its own positions.
+TEST(DitGrid, WithTextEveryMeshEqualsOneRank) {
+  const Recipe recipe = dit_grid_recipe(2, small_text_dit_recipe());
+  const DitReference reference(recipe);
+  EXPECT_GT(reference.one.front().gradients.at("text_positions.weight").norm().item<double>(), 0);
+  for (const GridCell& cell : {GridCell{{.cp = 8}, 1, "attention_output"},
+                               GridCell{{.dp = 2, .cp = 2, .tp = 2}, 3, "full"},
+                               GridCell{{.cp = 3}, 2, "none"}, GridCell{{.tp = 4}, 0, "none"}}) {
+    reference.expect_equal(on_cell(recipe, cell), mesh_text(cell.mesh));
   }
 }
 

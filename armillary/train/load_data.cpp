@@ -31,12 +31,14 @@ std::unique_ptr<Data> load_data(const Recipe& recipe, corpus::CorpusPart part) {
         "recipe: training.dataset_path is empty; a .safetensors file of pictures is required, for "
         "example of tools/pictures.py");
   }
-  return std::make_unique<PictureData>(
-      recipe.training.dataset_path,
-      PictureOptions{.shape = model::dit_options(recipe.model).picture,
-                     .n_classes = recipe.model.n_classes,
-                     .class_dropout = recipe.model.class_dropout,
-                     .seed = recipe.training.seed});
+  const model::DitOptions dit = model::dit_options(recipe.model);
+  return std::make_unique<PictureData>(recipe.training.dataset_path,
+                                       PictureOptions{.shape = dit.picture,
+                                                      .n_classes = dit.n_classes,
+                                                      .text_tokens = dit.text_tokens,
+                                                      .vocab_size = dit.vocab_size,
+                                                      .class_dropout = recipe.model.class_dropout,
+                                                      .seed = recipe.training.seed});
 }
 
 std::unique_ptr<Data> load_validation_data(const Recipe& recipe) {

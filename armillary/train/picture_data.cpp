@@ -4,8 +4,8 @@
 #include "armillary/train/picture_data.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -23,7 +23,6 @@ namespace armillary::train {
 namespace {
 
 constexpr const char* kPicturesName = "pictures";
-constexpr const char* kClassesName = "classes";
 
 /// "F32 [10, 8, 8, 1]".
 std::string tensor_text(const io::TensorInfo& info) {
@@ -44,24 +43,30 @@ void check_pictures(const std::string& path, const io::TensorInfo& info,
       excerpt(path), tensor_text(info), shape.height, shape.width, shape.channels);
 }
 
-/// The classes of all pictures.
-std::vector<std::int64_t> read_classes(const io::SafetensorsFile& file, std::int64_t count,
-                                       std::int64_t n_classes) {
-  const io::TensorInfo& info = file.info(kClassesName);
-  if (info.dtype != io::TensorDtype::I64 || info.shape != std::vector<std::int64_t>{count}) {
-    fail<InvalidArgument>("data: {} has classes {}; I64 [{}], one of each picture, is required",
-                          excerpt(file.path()), tensor_text(info), count);
+/// Numbers of a tensor, which must be of this shape, each below a bound.
+struct NumberField {
+  const char* name;
+  std::vector<std::int64_t> shape;
+  std::int64_t below;
+  const char* key;  ///< The model's, of that bound.
+};
+
+std::vector<std::int64_t> read_numbers(const io::SafetensorsFile& file, const NumberField& field) {
+  const io::TensorInfo& info = file.info(field.name);
+  if (info.dtype != io::TensorDtype::I64 || info.shape != field.shape) {
+    fail<InvalidArgument>("data: {} has {} {}; I64 [{}] is required", excerpt(file.path()),
+                          field.name, tensor_text(info), fmt::join(field.shape, ", "));
   }
-  std::vector<std::int64_t> classes(static_cast<std::size_t>(count));
-  std::memcpy(classes.data(), file.bytes(kClassesName).data(), classes.size() * sizeof(classes[0]));
-  for (std::size_t i = 0; i < classes.size(); ++i) {
-    if (classes[i] >= 0 && classes[i] < n_classes) continue;
+  const auto bytes = file.bytes(field.name);
+  std::vector<std::int64_t> numbers(bytes.size() / sizeof(std::int64_t));
+  std::memcpy(numbers.data(), bytes.data(), bytes.size());
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    if (numbers[i] >= 0 && numbers[i] < field.below) continue;
     fail<InvalidArgument>(
-        "data: {}: class {} of picture {}; one at least 0 and below {}, the model's n_classes, is "
-        "required",
-        excerpt(file.path()), classes[i], i, n_classes);
+        "data: {}: {} has {} at {}; one at least 0 and below {}, the model's {}, is required",
+        excerpt(file.path()), field.name, numbers[i], i, field.below, field.key);
   }
-  return classes;
+  return numbers;
 }
 
 }  // namespace
@@ -73,22 +78,30 @@ PictureData::PictureData(const std::string& path, const PictureOptions& options)
   count_ = info.shape[0];
   is_bytes_ = info.dtype == io::TensorDtype::U8;
   pictures_ = file_.bytes(kPicturesName);
-  classes_ = read_classes(file_, count_, options.n_classes);
+  classes_ = read_numbers(file_, {"classes", {count_}, options.n_classes, "n_classes"});
+  if (options.text_tokens > 0) {
+    words_ = read_numbers(
+        file_, {"text", {count_, options.text_tokens}, options.vocab_size, "vocab_size"});
+  }
   hash_ = io::content_hash(io::content_hash(pictures_) +
-                           io::content_hash(std::as_bytes(std::span(classes_))));
+                           io::content_hash(std::as_bytes(std::span(classes_))) +
+                           io::content_hash(std::as_bytes(std::span(words_))));
 }
 
 Sequence PictureData::at(std::int64_t index) const {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(options_.shape.tokens()));
+  std::vector<std::int64_t> all(static_cast<std::size_t>(tokens()));
   std::iota(all.begin(), all.end(), 0);
-  return {.fields = rows_of(picture_of(index), all), .documents = {options_.shape.tokens()}};
+  return {.fields = rows_of(picture_of(index), all), .documents = {tokens()}};
 }
 
 std::optional<SequenceParts> PictureData::parts(std::int64_t index) const {
   const LearnedPicture mine = picture_of(index);
-  const std::string text = fmt::format("{} {} {} {} {}", io::content_hash(bytes_of(mine.picture)),
-                                       mine.index, mine.label, mine.time, options_.seed);
-  return SequenceParts{.documents = {options_.shape.tokens()},
+  std::string text = fmt::format("{} {} {} {} {}", io::content_hash(bytes_of(mine.picture)),
+                                 mine.index, class_of(mine), mine.time, options_.seed);
+  for (std::int64_t i = 0; i < options_.text_tokens; ++i) {
+    text += fmt::format(" {}", word_of(mine, i));
+  }
+  return SequenceParts{.documents = {tokens()},
                        .digest = std::stoull(io::content_hash(text).substr(0, 16), nullptr, 16) | 1,
                        .rows = [this, mine](std::span<const std::int64_t> positions) {
                          return rows_of(mine, positions);
@@ -109,10 +122,17 @@ PictureData::LearnedPicture PictureData::picture_of(std::int64_t index) const {
   const model::NamedRandom numbers(options_.seed,
                                    fmt::format("time and class of sequence {}", index));
   result.time = numbers.uniform(0);
-  const bool is_dropped = numbers.uniform(1) < options_.class_dropout;
-  result.label =
-      is_dropped ? options_.n_classes : classes_[static_cast<std::size_t>(result.picture)];
+  result.is_told = numbers.uniform(1) >= options_.class_dropout;
   return result;
+}
+
+std::int64_t PictureData::class_of(const LearnedPicture& learned) const {
+  return learned.is_told ? classes_[static_cast<std::size_t>(learned.picture)] : options_.n_classes;
+}
+
+std::int64_t PictureData::word_of(const LearnedPicture& learned, std::int64_t position) const {
+  if (!learned.is_told) return options_.vocab_size;
+  return words_[static_cast<std::size_t>(learned.picture * options_.text_tokens + position)];
 }
 
 std::span<const std::byte> PictureData::bytes_of(std::int64_t picture) const {
@@ -120,11 +140,11 @@ std::span<const std::byte> PictureData::bytes_of(std::int64_t picture) const {
   return pictures_.subspan(static_cast<std::size_t>(picture) * size, size);
 }
 
-void PictureData::read_patch(std::int64_t picture, std::int64_t position, float* values) const {
+void PictureData::read_patch(std::int64_t picture, std::int64_t place, float* values) const {
   const model::PictureShape& shape = options_.shape;
   const std::byte* const bytes = bytes_of(picture).data();
-  const std::int64_t row = position / shape.columns() * shape.patch;
-  const std::int64_t column = position % shape.columns() * shape.patch;
+  const std::int64_t row = place / shape.columns() * shape.patch;
+  const std::int64_t column = place % shape.columns() * shape.patch;
   const std::int64_t width = shape.patch * shape.channels;  // of a row of the patch
   for (std::int64_t y = 0; y < shape.patch; ++y) {
     const std::int64_t first = ((row + y) * shape.width + column) * shape.channels;
@@ -143,21 +163,31 @@ model::Fields PictureData::rows_of(const LearnedPicture& learned,
                                    std::span<const std::int64_t> positions) const {
   const auto length = static_cast<std::int64_t>(positions.size());
   const std::int64_t width = options_.shape.patch_values();
-  const at::Tensor patches_LC = at::empty({length, width}, at::kFloat);
-  const at::Tensor noise_LC = at::empty({length, width}, at::kFloat);
+  const at::Tensor patches_LC = at::zeros({length, width}, at::kFloat);
+  const at::Tensor noise_LC = at::zeros({length, width}, at::kFloat);
+  const at::Tensor text_L = at::full({length}, model::kPatchOfPicture, at::kLong);
   const model::NamedRandom noise(options_.seed, fmt::format("noise of sequence {}", learned.index));
   auto* patch = patches_LC.mutable_data_ptr<float>();
   auto* noise_row = noise_LC.mutable_data_ptr<float>();
+  auto* word = text_L.mutable_data_ptr<std::int64_t>();
   for (const std::int64_t position : positions) {
-    read_patch(learned.picture, position, patch);
-    noise.fill_normal(position * width, {noise_row, static_cast<std::size_t>(width)});
+    const std::int64_t place = position - options_.text_tokens;
+    if (place < 0) {
+      *word = word_of(learned, position);
+    } else {
+      read_patch(learned.picture, place, patch);
+      noise.fill_normal(place * width, {noise_row, static_cast<std::size_t>(width)});
+    }
     patch += width;
     noise_row += width;
+    ++word;
   }
-  return {{model::kPatches, patches_LC},
-          {model::kNoise, noise_LC},
-          {model::kTimes, at::full({length}, learned.time, at::kDouble)},
-          {model::kClasses, at::full({length}, learned.label, at::kLong)}};
+  model::Fields fields{{model::kPatches, patches_LC},
+                       {model::kNoise, noise_LC},
+                       {model::kTimes, at::full({length}, learned.time, at::kDouble)},
+                       {model::kClasses, at::full({length}, class_of(learned), at::kLong)}};
+  if (options_.text_tokens > 0) fields.set(model::kText, text_L);
+  return fields;
 }
 
 }  // namespace armillary::train

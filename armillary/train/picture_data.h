@@ -4,6 +4,7 @@
 //
 //   F.safetensors   pictures   U8 (0 to 255 becomes -1 to 1) or F32, [n, height, width, channels]
 //                   classes    I64, [n]
+//                   text       I64, [n, text_tokens], for a model with text
 #pragma once
 
 #include <cstdint>
@@ -21,8 +22,10 @@ namespace armillary::train {
 struct PictureOptions {
   model::PictureShape shape;
   std::int64_t n_classes = 1;
-  double class_dropout = 0;  ///< Chance that the class is not told: it is then n_classes.
-  std::int64_t seed = 0;     ///< Decides the order and what is drawn.
+  std::int64_t text_tokens = 0;  ///< Words in front of the patches.
+  std::int64_t vocab_size = 0;   ///< Words that there are.
+  double class_dropout = 0;      ///< Chance that neither is told: n_classes, vocab_size are.
+  std::int64_t seed = 0;         ///< Decides the order and what is drawn.
 };
 
 /// (1) Epoch e has sequences e n to (e + 1) n - 1, each picture once, in an order of its own.
@@ -30,7 +33,7 @@ struct PictureOptions {
 class PictureData : public Data {
  public:
   /// Reads the file once, for its hash. @throws IoError as io::SafetensorsFile; InvalidArgument
-  /// unless it has pictures of this shape, each with one of the classes.
+  /// unless it has pictures of this shape, each with one of the classes, and with its words.
   PictureData(const std::string& path, const PictureOptions& options);
 
   std::int64_t vocab_size() const override { return 0; }
@@ -44,13 +47,17 @@ class PictureData : public Data {
   struct LearnedPicture {
     std::int64_t index = 0;    ///< Number of the sequence.
     std::int64_t picture = 0;  ///< Its place in the file.
-    std::int64_t label = 0;    ///< Its class, or n_classes.
+    bool is_told = true;       ///< Its class and its words are.
     double time = 0;
   };
   LearnedPicture picture_of(std::int64_t index) const;
   std::span<const std::byte> bytes_of(std::int64_t picture) const;
-  /// Writes the values of a token.
-  void read_patch(std::int64_t picture, std::int64_t position, float* values) const;
+  std::int64_t tokens() const { return options_.text_tokens + options_.shape.tokens(); }
+  std::int64_t class_of(const LearnedPicture& learned) const;
+  /// The word of a token in front of the patches.
+  std::int64_t word_of(const LearnedPicture& learned, std::int64_t position) const;
+  /// Writes the values of a patch, by its place in the picture.
+  void read_patch(std::int64_t picture, std::int64_t place, float* values) const;
   model::Fields rows_of(const LearnedPicture& learned,
                         std::span<const std::int64_t> positions) const;
 
@@ -60,6 +67,7 @@ class PictureData : public Data {
   bool is_bytes_ = false;   ///< U8.
   std::span<const std::byte> pictures_;
   std::vector<std::int64_t> classes_;
+  std::vector<std::int64_t> words_;  ///< Picture by picture.
   std::string hash_;
 };
 

@@ -92,6 +92,25 @@ TEST_F(PictureDataTest, AnEpochHasEachPictureOnceWithItsClass) {
   EXPECT_EQ(beginnings.size(), 7U);
 }
 
+TEST_F(PictureDataTest, WordsStandInFrontOfThePatches) {
+  const Recipe text = small_text_dit_recipe();
+  PictureOptions options = picture_options(text);
+  for (const double dropout : {0.0, 0.999999}) {
+    options.class_dropout = dropout;
+    const Sequence with_text = PictureData(path_, options).at(3);
+    EXPECT_EQ(with_text.documents, std::vector<std::int64_t>{20});
+    const Sequence without = data(options.seed, dropout).at(3);
+    const at::Tensor words = with_text.fields.at(model::kText);
+    for (const char* field : {model::kPatches, model::kNoise}) {
+      const at::Tensor values = with_text.fields.at(field);
+      EXPECT_TRUE(at::equal(values.narrow(0, 5, 15), without.fields.at(field))) << field;
+      EXPECT_EQ(values.narrow(0, 0, 5).abs().max().item<float>(), 0) << field;
+    }
+    EXPECT_EQ(words.narrow(0, 5, 15).eq(model::kPatchOfPicture).sum().item<std::int64_t>(), 15);
+    EXPECT_EQ(words.narrow(0, 0, 5).eq(7).sum().item<std::int64_t>(), dropout > 0 ? 5 : 0);
+  }
+}
+
 TEST_F(PictureDataTest, ClassesAreDroppedAsOftenAsAsked) {
   const PictureData pictures = data();
   int dropped = 0;
@@ -122,7 +141,7 @@ TEST_F(PictureDataTest, OtherFilesAreRefusedByName) {
   model::PictureShape wide = shape_;
   wide.width = 12;
   refused(wide, 3, "has pictures U8 [7, 6, 10, 2]; U8 or F32 [n, 6, 12, 2]");
-  refused(shape_, 2, "class 2 of picture 2; one at least 0 and below 2");
+  refused(shape_, 2, "classes has 2 at 2; one at least 0 and below 2, the model's n_classes");
   EXPECT_THROW(PictureData(folder_.path("none"), {.shape = shape_}), IoError);
 }
 

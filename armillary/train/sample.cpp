@@ -1,11 +1,12 @@
-// sample.cpp: a pass has its pictures with their classes, then, for guidance in one pass, the same
-// without. Which token of which picture a rank has is read as data (PlacesOfTokens).
+// sample.cpp: a pass has its pictures with their classes and words, then, for guidance in one pass,
+// the same without. Which token of which picture a rank has is read as data (PlacesOfTokens).
 #include "armillary/train/sample.h"
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/stack.h>
@@ -15,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <utility>
@@ -67,6 +69,27 @@ bool is_joined(const SampleOptions& options) {
   return options.guidance != 1 && !options.two_passes;
 }
 
+/// Sequences of a pass, by what they are told.
+struct ToldSequences {
+  std::vector<std::int64_t> labels;  ///< Class of each.
+  std::size_t with_words = 0;        ///< The first of them; the others are told no words.
+};
+
+/// Refuses words that the model has not.
+void check_words_of_sample(const model::DitOptions& dit, const std::vector<std::int64_t>& words) {
+  const auto count = static_cast<std::int64_t>(words.size());
+  if (count != dit.text_tokens) {
+    fail<InvalidArgument>("sample: {} words; {}, model.text_tokens, are required", count,
+                          dit.text_tokens);
+  }
+  for (const std::int64_t word : words) {
+    if (word >= 0 && word <= dit.vocab_size) continue;
+    fail<InvalidArgument>(
+        "sample: word {}; one below {}, model.vocab_size, or {} for none, is required; nearest: {}",
+        word, dit.vocab_size, dit.vocab_size, word < 0 ? 0 : dit.vocab_size);
+  }
+}
+
 /// Refuses what no sampler can do.
 void check_sample(const Recipe& recipe, const SampleOptions& options) {
   if (recipe.model.name != "dit") {
@@ -84,6 +107,7 @@ void check_sample(const Recipe& recipe, const SampleOptions& options) {
         "sample: class {}; one below {}, model.n_classes, or {} for none, is required; nearest: {}",
         label, none, none, label < 0 ? 0 : none);
   }
+  check_words_of_sample(model::dit_options(recipe.model), options.words);
   const auto count = static_cast<std::int64_t>(options.classes.size());
   if (std::min({count, options.steps, options.pictures_a_pass}) < 1) {
     fail<InvalidArgument>(
@@ -98,6 +122,7 @@ void expect_same_sampling(comm::Communicator& world, const Recipe& recipe,
   std::vector<std::string> lines = settings(recipe);
   lines.push_back("parameters of " + options.checkpoint + options.init_from);
   lines.push_back(fmt::format("classes = {}", fmt::join(options.classes, ",")));
+  lines.push_back(fmt::format("words = {}", fmt::join(options.words, ",")));
   lines.push_back(fmt::format("steps = {}, guidance = {}, two passes = {}, seed = {}",
                               options.steps, options.guidance, options.two_passes, options.seed));
   expect_same_settings(world, std::move(lines));
@@ -122,7 +147,7 @@ class RankSampler {
         dit_(model::dit_options(recipe.model)),
         shape_(dit_.picture),
         gives_(mesh.index(MeshAxis::Cp) == 0 && mesh.index(MeshAxis::Tp) == 0),
-        data_(shape_.tokens(), model.fields()),
+        data_(dit_.tokens(), model.fields()),
         rank_(mesh, model, recipe) {
     rank_.load(options.checkpoint, options.init_from);
   }
@@ -171,19 +196,20 @@ class RankSampler {
     return x_PSC;
   }
 
-  /// The prediction for these classes, led away from that for none.
+  /// The prediction that is told the classes and words, led away from that for none.
   at::Tensor guided(const Microbatch& pass, const at::Tensor& x_PSC,
                     const std::vector<std::int64_t>& labels, double time) {
-    if (options_.guidance == 1) return predicted(pass, x_PSC, labels, time);
-    const std::vector<std::int64_t> none(labels.size(), dit_.n_classes);
+    const ToldSequences all{labels, labels.size()};
+    if (options_.guidance == 1) return predicted(pass, x_PSC, all, time);
+    const ToldSequences none{std::vector<std::int64_t>(labels.size(), dit_.n_classes), 0};
     at::Tensor with_PSC;
     at::Tensor without_PSC;
     if (options_.two_passes) {
-      with_PSC = predicted(pass, x_PSC, labels, time);
+      with_PSC = predicted(pass, x_PSC, all, time);
       without_PSC = predicted(pass, x_PSC, none, time);
     } else {
-      std::vector<std::int64_t> both = labels;
-      both.insert(both.end(), none.begin(), none.end());
+      ToldSequences both = all;
+      both.labels.insert(both.labels.end(), none.labels.begin(), none.labels.end());
       const auto halves = predicted(pass, x_PSC.repeat({2, 1, 1}), both, time).chunk(2, 0);
       with_PSC = halves[0];
       without_PSC = halves[1];
@@ -192,21 +218,39 @@ class RankSampler {
   }
 
   /// The prediction for each sequence of a pass, on all ranks along cp and tp.
-  at::Tensor predicted(const Microbatch& pass, const at::Tensor& x_PSC,
-                       const std::vector<std::int64_t>& labels, double time) {
+  at::Tensor predicted(const Microbatch& pass, const at::Tensor& x_PSC, const ToldSequences& told,
+                       double time) {
     const at::Tensor places_L = pass.batch.at(kPlaces).squeeze(0);
-    const at::Tensor rows_NC = x_PSC.reshape({-1, shape_.patch_values()});
+    const std::int64_t width = shape_.patch_values();
+    // Words are patches of zeros.
+    const at::Tensor words_PTC = at::zeros({x_PSC.size(0), dit_.text_tokens, width}, at::kDouble);
+    const at::Tensor rows_NC = at::cat({words_PTC, x_PSC}, 1).reshape({-1, width});
     const at::Tensor classes_L =
-        at::tensor(labels, at::kLong).index_select(0, places_L.div(shape_.tokens(), "floor"));
-    const model::Fields batch{{model::kPatches, rows_NC.index_select(0, places_L).unsqueeze(0)},
-                              {model::kTimes, at::full({1, places_L.size(0)}, time, at::kDouble)},
-                              {model::kClasses, classes_L.unsqueeze(0)}};
+        at::tensor(told.labels, at::kLong).index_select(0, places_L.div(dit_.tokens(), "floor"));
+    model::Fields batch{{model::kPatches, rows_NC.index_select(0, places_L).unsqueeze(0)},
+                        {model::kTimes, at::full({1, places_L.size(0)}, time, at::kDouble)},
+                        {model::kClasses, classes_L.unsqueeze(0)}};
+    if (dit_.text_tokens > 0) {
+      batch.set(model::kText, text_of(told).index_select(0, places_L).unsqueeze(0));
+    }
     const at::Tensor mine_LC = rank_.forward(pass, batch).squeeze(0).to(at::kDouble);
     at::Tensor all_NC = at::zeros(rows_NC.sizes(), at::kDouble);
     all_NC.index_copy_(0, places_L, mine_LC);
     // Each value is there on one rank along cp: the sum is exact.
     comm::all_reduce(mesh_.along(MeshAxis::Cp), array_of(all_NC));
-    return all_NC.view(x_PSC.sizes());
+    return all_NC.view({x_PSC.size(0), dit_.tokens(), width})
+        .narrow(1, dit_.text_tokens, shape_.tokens());
+  }
+
+  /// The words of all sequences, [N].
+  at::Tensor text_of(const ToldSequences& told) const {
+    const auto count = static_cast<std::int64_t>(told.labels.size());
+    at::Tensor text_PL = at::full({count, dit_.tokens()}, model::kPatchOfPicture, at::kLong);
+    at::Tensor words_PT = text_PL.narrow(1, 0, dit_.text_tokens);
+    words_PT.fill_(dit_.vocab_size);  // none
+    words_PT.narrow(0, 0, static_cast<std::int64_t>(told.with_words))
+        .copy_(at::tensor(options_.words, at::kLong));
+    return text_PL.flatten();
   }
 
   const comm::Mesh& mesh_;

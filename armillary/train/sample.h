@@ -29,9 +29,11 @@ struct SampleOptions {
   std::string init_from = {};
   /// Class of each picture, below n_classes, or n_classes: none.
   std::vector<std::int64_t> classes = {};
+  /// The words of all pictures, as many as the model's text_tokens.
+  std::vector<std::int64_t> words = {};
   std::int64_t steps = 50;
-  /// prediction = none + guidance (class - none) (classifier-free guidance, arXiv:2207.12598). 1:
-  /// the prediction for the class alone, in half of the time.
+  /// prediction = none + guidance (told - none), told its class and words or none (classifier-free
+  /// guidance, arXiv:2207.12598). 1: the prediction that is told alone, in half of the time.
   double guidance = 1;
   /// Predictions for the class and for none are two passes instead of one of twice the sequences.
   bool two_passes = false;
@@ -45,8 +47,8 @@ Recipe sample_recipe(Recipe recipe, const SampleOptions& options);
 
 /// Pictures [n, height, width, channels] as the data have them, fp64, mostly from -1 to 1; equal on
 /// all ranks. Collective over the mesh. @throws on every rank InvalidArgument if recipes of two
-/// ranks differ, for a model that is no dit, or classes that it has not, or as ForwardRank::load;
-/// IoError as Checkpoint; CommError as the communicator.
+/// ranks differ, for a model that is no dit, classes or words that it has not, or as
+/// ForwardRank::load; IoError as Checkpoint; CommError as the communicator.
 at::Tensor sample(const comm::Mesh& mesh, model::Model& model, const Recipe& recipe,
                   const SampleOptions& options);
 

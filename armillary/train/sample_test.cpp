@@ -76,6 +76,19 @@ TEST(Sample, APictureIsTheSameOnEveryMesh) {
   }
 }
 
+TEST(Sample, WithTextAPictureIsTheSameOnEveryMeshToo) {
+  const Recipe recipe = in_fp64(small_text_dit_recipe());
+  SampleOptions options = few_pictures();
+  options.words = {1, 6, 0, 3, 3};
+  const at::Tensor one = sampled_on(recipe, options);
+  SampleOptions other = options;
+  other.words[1] = 2;
+  EXPECT_GT(farthest(sampled_on(recipe, other), one), 1e-4);
+  options.two_passes = true;
+  const MeshDegrees degrees{.shards = 2, .cp = 3, .tp = 2};
+  EXPECT_LT(farthest(sampled_on(on(recipe, degrees), options), one), 1e-12);
+}
+
 TEST(Sample, APictureDependsOnItsNumberAndClassAlone) {
   const Recipe recipe = in_fp64(small_dit_recipe());
   const at::Tensor all = sampled_on(recipe, few_pictures());
@@ -124,6 +137,11 @@ TEST(Sample, WhatCannotBeSampledIsRefused) {
           "sample: class 4; one below 3, model.n_classes, or 3 for none, is required; nearest: 3");
   options.classes = {};
   refused(small_dit_recipe(), options, "sample: 0 pictures");
+  options = few_pictures();
+  options.words = {1};
+  refused(small_dit_recipe(), options, "sample: 1 words; 0, model.text_tokens, are required");
+  options.words = {1, 2, 3, 4, 8};
+  refused(small_text_dit_recipe(), options, "sample: word 8; one below 7, model.vocab_size");
   options = few_pictures();
   options.checkpoint = options.init_from = "a";
   refused(small_dit_recipe(), options, "one is required");

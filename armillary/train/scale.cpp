@@ -24,6 +24,7 @@ constexpr std::int64_t kHeadDim = 16;
 constexpr std::int64_t kMultiple = 16;  // of the width of Llama's MLP
 constexpr std::int64_t kExperts = 4;
 constexpr std::int64_t kTokens = 256;
+constexpr std::int64_t kWords = 16;          // in front of the patches
 constexpr std::int64_t kPatchesOfSide = 16;  // along each side of a picture
 constexpr std::int64_t kSequences = 2;
 constexpr std::int64_t kSteps = 10;
@@ -61,6 +62,7 @@ void scale_model(model::ModelOptions& model) {
     lower(model.num_experts, kExperts);
     lower(model.top_k, 2);
   }
+  lower(model.text_tokens, kWords);
   for (std::int64_t* side : {&model.image_height, &model.image_width}) {
     lower(*side, kPatchesOfSide * model.patch_size);
   }
@@ -129,7 +131,7 @@ void scale_tiny(Recipe& recipe) {
   model::check_model(recipe.model);
   scale_model(recipe.model);
   if (recipe.model.name == "dit") {
-    recipe.training.seq_len = model::dit_options(recipe.model).picture.tokens();
+    recipe.training.seq_len = model::dit_options(recipe.model).tokens();
   } else {
     lower(recipe.training.seq_len, kTokens);
   }

@@ -9,7 +9,7 @@ namespace armillary::train {
 ///
 ///   [model]        2 layers; at most 4 KV heads, each for as many query heads as before, of 16
 ///                  dims; the MLP as many times as wide as dim; the words of text; no longrope;
-///                  pictures of 16 x 16 patches
+///                  pictures of 16 x 16 patches and 16 words
 ///   [training]     256 tokens a sequence at most, 2 sequences a rank along dp, 10 steps
 ///   [parallelism]  2 ranks along each axis that had more, or 4 along the only one, but 2 along
 ///                  pp; one thread a rank; the strategy if it is legal there, else with 2 in the

@@ -48,6 +48,7 @@ struct SampleArguments {
   std::string file;
   std::vector<std::string> settings;
   std::string classes;
+  std::string words;
   std::int64_t count = 16;
   train::SampleOptions options;
   launch::EngineFlags engine;
@@ -97,6 +98,11 @@ void run_sample(const SampleArguments& arguments) {
   train::SampleOptions options = arguments.options;
   options.checkpoint = checkpoint;
   options.classes = classes_of(arguments, recipe.model.n_classes);
+  if (!arguments.words.empty()) {
+    for (const std::string_view word : split(arguments.words, ',')) {
+      options.words.push_back(parse_integer("sample: --words", word));
+    }
+  }
   const MeshShape mesh = train::mesh_of(recipe.parallelism);
   const launch::EngineChoice choice = choose_engine(
       arguments.engine,
@@ -129,6 +135,8 @@ void add_sample(CLI::App& app, int& exit_code) {
       ->required();
   verb->add_option("--classes", arguments->classes,
                    "By comma, numbers or none; default all of them");
+  verb->add_option("--words", arguments->words,
+                   "Those of all pictures, by comma: numbers, as many as model.text_tokens");
   verb->add_option("--count", arguments->count, "Pictures; default 16");
   verb->add_option("--steps", options.steps, "Steps from noise to a picture; default 50");
   verb->add_option("--guidance", options.guidance,

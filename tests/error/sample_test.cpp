@@ -96,8 +96,9 @@ TEST_F(SampleVerb, BadInputIsRefused) {
                HasSubstr("pictures of 2 channels; 1 or 3 is required in a .png"));
   const std::string gpt = folder_.write("gpt.toml", "[training]\nsteps = 1\n");
   expect_error({"sample", gpt, file}, HasSubstr("model.name gpt; dit"));
-  expect_error({"sample", recipe_, file, "--set", "training.seq_len=5"},
-               HasSubstr("training.seq_len 5 with pictures of 4 x 4 in patches of 2; 4"));
+  expect_error(
+      {"sample", recipe_, file, "--set", "training.seq_len=5"},
+      HasSubstr("training.seq_len 5 with pictures of 4 x 4 in patches of 2 and 0 words; 4"));
   expect_error({"sample", recipe_, file, "--set", "parallelism.mask=causal"},
                HasSubstr("whose patches all see each other; full is required"));
 }

@@ -122,4 +122,4 @@ def test_classes_that_are_not_there_are_refused(tmp_path):
     command = [PROGRAM, "train", ROOT / "recipes" / "digits.toml", "--set", path, "--set", folder]
     finished = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert finished.returncode == 2
-    assert "class 10 of picture 1; one at least 0 and below 10" in finished.stderr
+    assert "classes has 10 at 1; one at least 0 and below 10" in finished.stderr

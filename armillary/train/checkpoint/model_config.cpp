@@ -122,11 +122,9 @@ model::ModelOptions read_own(const std::string& path, const Config& config) {
     }
     assign_config(path, *entry, value);
   }
-  // The vocabulary stands outside, if the model has one.
+  // The vocabulary stands outside.
   const auto words = std::ranges::find(section.keys, "vocab_size", &Key::name);
-  if (words != section.keys.end()) {
-    assign_config(path, *words, config.value("vocab_size", Config()));
-  }
+  assign_config(path, *words, config.value("vocab_size", Config()));
   for (const auto& [key, value] : config.items()) {
     if (key == "model_type" || key == "vocab_size" || key == "model" || key == "dtype") continue;
     fail<InvalidArgument>(

@@ -9,14 +9,16 @@
 
 #include "armillary/io/file_system.h"
 #include "armillary/io/safetensors.h"
+#include "armillary/model/dit_options.h"
 #include "armillary/train/picture_data.h"
 #include "armillary/train/recipe.h"
 
 namespace armillary::train {
 
-/// Writes pictures of bytes with a pattern, and classes in turn.
+/// Writes pictures of bytes with a pattern, classes in turn, and 5 words of 7.
 inline void write_pictures(const std::string& path, const model::PictureShape& shape,
                            std::int64_t count, std::int64_t n_classes) {
+  std::vector<std::int64_t> words;
   std::vector<std::uint8_t> pictures;
   std::vector<std::int64_t> classes;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -24,6 +26,7 @@ inline void write_pictures(const std::string& path, const model::PictureShape& s
       pictures.push_back(static_cast<std::uint8_t>((i * 37 + k * k * 5 + k * (i + 3)) % 256));
     }
     classes.push_back(i % n_classes);
+    for (std::int64_t k = 0; k < 5; ++k) words.push_back((i * i + 3 * k) % 7);
   }
   io::write_safetensors(io::real_file_system(), path,
                         {{{.name = "pictures",
@@ -31,7 +34,9 @@ inline void write_pictures(const std::string& path, const model::PictureShape& s
                            .shape = {count, shape.height, shape.width, shape.channels}},
                           std::as_bytes(std::span(pictures))},
                          {{.name = "classes", .dtype = io::TensorDtype::I64, .shape = {count}},
-                          std::as_bytes(std::span(classes))}},
+                          std::as_bytes(std::span(classes))},
+                         {{.name = "text", .dtype = io::TensorDtype::I64, .shape = {count, 5}},
+                          std::as_bytes(std::span(words))}},
                         {});
 }
 
@@ -52,6 +57,26 @@ inline Recipe small_dit_recipe() {
   recipe.training.seq_len = 15;
   recipe.parallelism.mask = "full";
   return recipe;
+}
+
+/// The same with 5 words in front of the patches: 20 tokens.
+inline Recipe small_text_dit_recipe() {
+  Recipe recipe = small_dit_recipe();
+  recipe.model.text_tokens = 5;
+  recipe.model.vocab_size = 7;
+  recipe.training.seq_len = 20;
+  return recipe;
+}
+
+/// The options of the data of a recipe.
+inline PictureOptions picture_options(const Recipe& recipe) {
+  const model::DitOptions dit = model::dit_options(recipe.model);
+  return {.shape = dit.picture,
+          .n_classes = dit.n_classes,
+          .text_tokens = dit.text_tokens,
+          .vocab_size = dit.vocab_size,
+          .class_dropout = recipe.model.class_dropout,
+          .seed = recipe.training.seed};
 }
 
 }  // namespace armillary::train
