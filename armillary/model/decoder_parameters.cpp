@@ -29,11 +29,12 @@ struct MatrixCut {
 
 /// Adds router, shared experts and experts of one layer.
 void add_experts(std::vector<Parameter>& all, const DecoderOptions& options, std::int64_t index,
-                 const Init& residual) {
+                 const MatrixDeviations& deviations) {
   const MoeOptions& moe = options.moe();
   const std::string name = layer_unit(index) + ".moe.";
   const std::vector<std::string> both{layer_unit(index), experts_unit(index)};
-  const Init init{.deviation = kDeviation};
+  const Init init{.deviation = deviations.of_inputs};
+  const Init residual{.deviation = deviations.of_sums};
   const std::int64_t dim = options.dim();
   all.push_back({.name = name + "router.gate.weight",
                  .shape = {moe.num_experts, dim},
@@ -87,16 +88,15 @@ bool has_experts(const DecoderOptions& options) {
 }
 
 void add_layer_matrices(std::vector<Parameter>& all, const DecoderOptions& options,
-                        std::int64_t index) {
+                        std::int64_t index, const MatrixDeviations& deviations) {
   const std::string unit = layer_unit(index);
   const std::int64_t dim = options.dim();
   const std::int64_t hidden = options.hidden_dim();
   const std::int64_t head = head_dim_of(options);
   const std::int64_t heads = options.n_heads() * head;
   const std::int64_t group = heads / options.n_kv_heads();  // width of the query heads of a KV head
-  const Init init{.deviation = kDeviation};
-  const Init residual{.deviation =
-                          kDeviation / std::sqrt(2.0 * static_cast<double>(options.n_layers()))};
+  const Init init{.deviation = deviations.of_inputs};
+  const Init residual{.deviation = deviations.of_sums};
   // A matrix, and its bias if it has one: cut as the outputs are.
   const auto add = [&](const std::string& name, const Shape& shape, const MatrixCut& cut, Init of,
                        bool has_bias) {
@@ -127,7 +127,7 @@ void add_layer_matrices(std::vector<Parameter>& all, const DecoderOptions& optio
     if (!options.qk_norm()) break;
     all.push_back({.name = unit + norm, .shape = {head}, .units = {unit}, .init = kOnes});
   }
-  if (has_experts(options)) return add_experts(all, options, index, residual);
+  if (has_experts(options)) return add_experts(all, options, index, deviations);
   add(".feed_forward.w1", {hidden, dim}, {TpSplit::Columns}, init, bias);
   add(".feed_forward.w2", {dim, hidden}, {TpSplit::Rows}, residual, bias);
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
@@ -164,13 +164,16 @@ std::vector<Parameter> decoder_parameters(const DecoderOptions& options) {
                    .units = {kEmbeddingUnit},
                    .init = {.deviation = kDeviation}});
   }
+  const MatrixDeviations deviations{
+      .of_inputs = kDeviation,
+      .of_sums = kDeviation / std::sqrt(2.0 * static_cast<double>(options.n_layers()))};
   for (std::int64_t i = 0; i < options.n_layers(); ++i) {
     const std::string unit = layer_unit(i);
     std::vector<std::string> of_mlp{unit};
     if (has_experts(options)) of_mlp.push_back(experts_unit(i));
     add_norm(all, options, unit + ".attention_norm", {unit});
     add_norm(all, options, unit + ".ffn_norm", of_mlp);
-    add_layer_matrices(all, options, i);
+    add_layer_matrices(all, options, i, deviations);
   }
   add_norm(all, options, "norm", {kHeadUnit});
   if (!options.tied()) {

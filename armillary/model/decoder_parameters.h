@@ -33,8 +33,13 @@ std::vector<std::string> decoder_units(const DecoderOptions& options);
 /// their unit. Router, shared experts and their norm are of both units of a layer.
 std::vector<Parameter> decoder_parameters(const DecoderOptions& options);
 
+/// Standard deviations of the matrices of a layer.
+struct MatrixDeviations {
+  double of_inputs;  ///< Those whose input is the residual stream,
+  double of_sums;    ///< and those whose product is added to it.
+};
 /// Adds the matrices of a layer with their biases, and the norms of its heads.
 void add_layer_matrices(std::vector<Parameter>& all, const DecoderOptions& options,
-                        std::int64_t index);
+                        std::int64_t index, const MatrixDeviations& deviations);
 
 }  // namespace armillary::model

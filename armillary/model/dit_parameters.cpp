@@ -43,10 +43,12 @@ std::vector<Parameter> dit_parameters(const DitOptions& options) {
     add_table("text_embeddings.weight", options.vocab_size + 1);
     add_table("text_positions.weight", options.text_tokens);
   }
+  // The gates are 0: sums need no smaller matrices.
+  const double deviation = 1 / std::sqrt(static_cast<double>(dim));
   for (std::int64_t i = 0; i < options.layers.n_layers(); ++i) {
     const std::string unit = layer_unit(i);
     add_affine(all, unit, unit + ".modulation", {6 * dim, dim}, 0);
-    add_layer_matrices(all, options.layers, i);
+    add_layer_matrices(all, options.layers, i, {deviation, deviation});
   }
   add_affine(all, kHeadUnit, "modulation", {2 * dim, dim}, 0);
   add_affine(all, kHeadUnit, "output", {values, dim}, 0);
