@@ -44,5 +44,8 @@ target_compile_options(armillary_tomlplusplus PRIVATE $<$<CONFIG:Release>:-Og>)
 set_target_properties(armillary_tomlplusplus PROPERTIES POSITION_INDEPENDENT_CODE ${ARMILLARY_POSITION_INDEPENDENT})
 if(ARMILLARY_TORCH)
   include(armillary_torch)
-  find_package(PNG REQUIRED)  # for `armillary sample` alone
+  find_package(PNG)  # for `armillary sample` alone
+  if(NOT PNG_FOUND)
+    message(FATAL_ERROR "no libpng here; its header and library are required (Debian: libpng-dev)")
+  endif()
 endif()
