@@ -125,6 +125,26 @@ TEST(DitGrid, LossesAreEqualUnderEveryStrategyOverAFullMask) {
   }
 }
 
+// An hour; by --gtest_also_run_disabled_tests, as the grid of decoders.
+TEST(DitGrid, DISABLED_EveryMeshOfEightRanks) {
+  Recipe ddpm = dit_grid_recipe(5);
+  ddpm.model.objective = "ddpm";
+  for (const Recipe& recipe :
+       {dit_grid_recipe(5), ddpm, dit_grid_recipe(5, small_text_dit_recipe())}) {
+    const DitReference reference(recipe);
+    for (const MeshShape& mesh : meshes_of(8)) {
+      if (mesh.tp > recipe.model.n_heads) continue;
+      for (int zero = 0; zero <= 3; ++zero) {
+        for (const std::string& policy : cost::recompute_names()) {
+          reference.expect_equal(
+              on_cell(recipe, {mesh, zero, policy}),
+              fmt::format("{}, ZeRO-{}, recompute {}", mesh_text(mesh), zero, policy));
+        }
+      }
+    }
+  }
+}
+
 TEST(DitGrid, ARunBeginsAsTheIdentityAndLearns) {
   const ScratchFolder folder;
   Recipe recipe = small_dit_recipe();
