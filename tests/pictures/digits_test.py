@@ -19,7 +19,6 @@ from sklearn.svm import SVC
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / os.environ.get("ARMILLARY_BUILD", "build") / "bin" / "armillary"
-IS_LONG = bool(os.environ.get("ARMILLARY_TEST_ALL"))
 SECONDS = 1800
 
 pytestmark = pytest.mark.skipif(
@@ -42,19 +41,11 @@ def trained(tmp_path_factory):
     data = folder / "digits.safetensors"
     assert "1797 pictures of 8 x 8" in run(sys.executable, ROOT / "tools" / "pictures.py", data)
     settings = {"training.dataset_path": data, "job.dump_folder": folder / "run"}
-    if not IS_LONG:
-        settings |= {
-            "training.steps": 20,
-            "lr_scheduler.warmup_steps": 5,
-            "training.global_batch_size": 32,
-            "training.local_batch_size": 32,
-        }
     flags = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     run(PROGRAM, "train", ROOT / "recipes" / "digits.toml", *flags)
     return folder / "run"
 
 
-@pytest.mark.skipif(not IS_LONG, reason="[SKIP] trains for minutes: ARMILLARY_TEST_ALL=1")
 def test_a_classifier_recognises_most_guided_digits(trained):
     """Seed 0 of training and of sampling."""
     digits = load_digits()
