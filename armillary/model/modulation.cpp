@@ -1,5 +1,6 @@
 // modulation.cpp: ATen's layer norm row by row: 1 + scale and shift of a row take the place of its
-// parameters, and their gradients are its.
+// parameters, and their gradients are its. Many rows of few tokens are computed together, with
+// tables that are spread over the tokens.
 #include "armillary/model/modulation.h"
 
 #include <ATen/TensorOperators.h>
@@ -10,10 +11,12 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/native_layer_norm.h>
 #include <ATen/ops/native_layer_norm_backward.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <numeric>
+#include <tuple>
 
 #include "armillary/core/error.h"
 
@@ -48,6 +51,26 @@ void for_each_row_of_tokens(const TokensOfRow& tokens_of_row, const See& see) {
     if (size > 0) see(RowOfTokens{static_cast<std::int64_t>(row), begin, size});
     begin += size;
   }
+}
+
+/// Whether rows are computed together: calls for each would take longer than the work.
+bool is_spread(const TokensOfRow& tokens_of_row, std::int64_t tokens) {
+  constexpr std::int64_t kLongRow = 128;
+  const auto rows = static_cast<std::int64_t>(tokens_of_row.size());
+  return rows > 1 && tokens > 0 && tokens < kLongRow * rows;
+}
+
+/// The row of each token: [N, E].
+at::Tensor spread(const at::Tensor& table_RE, const TokensOfRow& tokens_of_row) {
+  return table_RE.repeat_interleave(at::tensor(tokens_of_row, at::kLong), 0);
+}
+
+/// Fills a table with sums over the tokens of each row.
+void sum_rows(const at::Tensor& values_NE, const TokensOfRow& tokens_of_row,
+              const at::Tensor& table_RE) {
+  for_each_row_of_tokens(tokens_of_row, [&](const RowOfTokens& row) {
+    row.of_table(table_RE).copy_(row.of_tokens(values_NE).sum(0));
+  });
 }
 
 /// x as a row per token; as many as the rows of the table have.
@@ -101,6 +124,9 @@ class GatedSumFunction : public torch::autograd::Function<GatedSumFunction> {
     ctx->saved_data["modulation"] = c10::IValue::make_capsule(saved);
     const at::Tensor x_NE = by_token(x_BLE, saved->tokens_of_row);
     const at::Tensor y_NE = by_token(y_BLE, saved->tokens_of_row);
+    if (is_spread(saved->tokens_of_row, x_NE.size(0))) {
+      return at::addcmul(x_NE, spread(gate_RE, saved->tokens_of_row), y_NE).view(x_BLE.sizes());
+    }
     at::Tensor sum_NE = at::empty(x_NE.sizes(), x_NE.options());
     for_each_row_of_tokens(saved->tokens_of_row, [&](const RowOfTokens& row) {
       at::Tensor part = row.of_tokens(sum_NE);
@@ -116,8 +142,13 @@ class GatedSumFunction : public torch::autograd::Function<GatedSumFunction> {
     const at::Tensor& gate_RE = tensors[1];
     const at::Tensor dsum_NE = by_token(grads[0], saved->tokens_of_row);
     const at::ScalarType wide = wide_dtype(y_NE);
-    at::Tensor dy_NE = at::empty(y_NE.sizes(), y_NE.options());
     at::Tensor dgate_RE = zero_table(gate_RE);
+    if (is_spread(saved->tokens_of_row, y_NE.size(0))) {
+      sum_rows(dsum_NE.to(wide) * y_NE.to(wide), saved->tokens_of_row, dgate_RE);
+      const at::Tensor dy_NE = dsum_NE * spread(gate_RE, saved->tokens_of_row);
+      return {grads[0], dy_NE.view(tensors[0].sizes()), dgate_RE, Variable()};
+    }
+    at::Tensor dy_NE = at::empty(y_NE.sizes(), y_NE.options());
     for_each_row_of_tokens(saved->tokens_of_row, [&](const RowOfTokens& row) {
       const at::Tensor dsum = row.of_tokens(dsum_NE);
       at::Tensor dy = row.of_tokens(dy_NE);
@@ -141,10 +172,20 @@ at::Tensor modulated_values(const at::Tensor& x_BLE, const Modulation& modulatio
                             NormNumbers& numbers) {
   const at::Tensor x_NE = by_token(x_BLE, modulation.tokens_of_row);
   const at::ScalarType wide = wide_dtype(x_NE);
+  const TokensOfRow& tokens_of_row = modulation.tokens_of_row;
+  if (is_spread(tokens_of_row, x_NE.size(0))) {
+    at::Tensor n_NE;
+    std::tie(n_NE, numbers.mean_N, numbers.inverse_N) =
+        at::native_layer_norm(x_NE.to(wide), {x_NE.size(1)}, {}, {}, eps);
+    return at::addcmul(spread(modulation.shift_RE.to(wide), tokens_of_row), n_NE,
+                       spread(modulation.scale_RE.to(wide) + 1, tokens_of_row))
+        .to(x_NE.scalar_type())
+        .view(x_BLE.sizes());
+  }
   at::Tensor y_NE = at::empty_like(x_NE);
   numbers.mean_N = at::empty({x_NE.size(0), 1}, x_NE.options().dtype(wide));
   numbers.inverse_N = at::empty_like(numbers.mean_N);
-  for_each_row_of_tokens(modulation.tokens_of_row, [&](const RowOfTokens& row) {
+  for_each_row_of_tokens(tokens_of_row, [&](const RowOfTokens& row) {
     const auto [y, mean, inverse] = at::native_layer_norm(
         row.of_tokens(x_NE), {x_NE.size(1)}, row.of_table(modulation.scale_RE).to(wide) + 1,
         row.of_table(modulation.shift_RE).to(wide), eps);
@@ -160,10 +201,24 @@ ModulationGrads modulation_grads(const at::Tensor& dy_BLE, const at::Tensor& x_B
   const at::Tensor x_NE = by_token(x_BLE, modulation.tokens_of_row);
   const at::Tensor dy_NE = by_token(dy_BLE, modulation.tokens_of_row);
   const at::ScalarType wide = wide_dtype(x_NE);
+  const TokensOfRow& tokens_of_row = modulation.tokens_of_row;
+  ModulationGrads grads{{}, zero_table(modulation.scale_RE), zero_table(modulation.shift_RE)};
+  if (is_spread(tokens_of_row, x_NE.size(0))) {
+    const at::Tensor x = x_NE.to(wide);
+    const at::Tensor dy = dy_NE.to(wide);
+    sum_rows(dy * (x - numbers.mean_N) * numbers.inverse_N, tokens_of_row, grads.dscale_RE);
+    sum_rows(dy, tokens_of_row, grads.dshift_RE);
+    const at::Tensor dn = dy * spread(modulation.scale_RE.to(wide) + 1, tokens_of_row);
+    grads.dx_BLE =
+        std::get<0>(at::native_layer_norm_backward(dn, x, {x.size(1)}, numbers.mean_N,
+                                                   numbers.inverse_N, {}, {}, {true, false, false}))
+            .to(x_NE.scalar_type())
+            .view(x_BLE.sizes());
+    return grads;
+  }
   const at::Tensor dx_NE = at::empty_like(x_NE);
-  ModulationGrads grads{dx_NE.view(x_BLE.sizes()), zero_table(modulation.scale_RE),
-                        zero_table(modulation.shift_RE)};
-  for_each_row_of_tokens(modulation.tokens_of_row, [&](const RowOfTokens& row) {
+  grads.dx_BLE = dx_NE.view(x_BLE.sizes());
+  for_each_row_of_tokens(tokens_of_row, [&](const RowOfTokens& row) {
     const auto [dx, dscale, dshift] = at::native_layer_norm_backward(
         row.of_tokens(dy_NE), row.of_tokens(x_NE), {x_NE.size(1)}, row.of_tokens(numbers.mean_N),
         row.of_tokens(numbers.inverse_N), row.of_table(modulation.scale_RE).to(wide) + 1,

@@ -65,7 +65,8 @@ struct ModulatedTokens {
   at::Tensor rows_L, x, y, scale, shift, gate, weight, bias;
 };
 
-/// The gradients of a weighted sum of the values; zeros for an input that is not used.
+/// The gradients of a weighted sum of the values; zeros for an input that is not used. Once for
+/// each graph.
 std::vector<at::Tensor> modulation_gradients(const at::Tensor& values,
                                              const ModulatedTokens& tokens) {
   for (const at::Tensor& input : tokens.inputs()) input.mutable_grad() = at::zeros_like(input);
@@ -91,8 +92,8 @@ void expect_same(const at::Tensor& ours, const at::Tensor& plain, const Modulate
 }
 
 TEST(Modulation, NormAndGateAreThoseOfRowsThatAreSpread) {
-  for (const TokensOfRow& rows :
-       {TokensOfRow{7}, TokensOfRow{3, 0, 5, 1, 0}, TokensOfRow{0, 2}, TokensOfRow{0}}) {
+  for (const TokensOfRow& rows : {TokensOfRow{7}, TokensOfRow{3, 0, 5, 1, 0}, TokensOfRow{0, 2},
+                                  TokensOfRow{0}, TokensOfRow{0, 0}, TokensOfRow{300, 0, 90}}) {
     const ModulatedTokens t(rows);
     expect_same(modulated_norm(t.x, {t.scale, t.shift, rows}, kModulationEps), t.plain_norm(), t,
                 "norm");
@@ -101,11 +102,13 @@ TEST(Modulation, NormAndGateAreThoseOfRowsThatAreSpread) {
 }
 
 TEST(Modulation, FusedWithAProductItIsTheSame) {
-  const ModulatedTokens t({3, 0, 5, 1, 0});
-  const at::Tensor plain = at::linear(t.plain_norm(), t.weight, t.bias);
-  for (const auto& ops : {separate_ops({}), fused_cpu_ops({})}) {
-    expect_same(ops->linear_of_norm(t.x, t.norm(), {t.weight}, {t.bias})[0], plain, t, "product");
-    expect_same(ops->norm(t.x, t.norm()), t.plain_norm(), t, "norm of the operations");
+  for (const TokensOfRow& rows : {TokensOfRow{3, 0, 5, 1, 0}, TokensOfRow{9}}) {
+    const ModulatedTokens t(rows);
+    for (const auto& ops : {separate_ops({}), fused_cpu_ops({})}) {
+      const at::Tensor plain = at::linear(t.plain_norm(), t.weight, t.bias);
+      expect_same(ops->linear_of_norm(t.x, t.norm(), {t.weight}, {t.bias})[0], plain, t, "product");
+      expect_same(ops->norm(t.x, t.norm()), t.plain_norm(), t, "norm of the operations");
+    }
   }
 }
 
