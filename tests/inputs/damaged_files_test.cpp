@@ -42,6 +42,7 @@
 #include "armillary/train/checkpoint/hf_config.h"
 #include "armillary/train/checkpoint/model_config.h"
 #include "armillary/train/recipe_parts.h"
+#include "armillary/train/testing/picture_file.h"
 #include "armillary/train/testing/small_checkpoint.h"
 
 namespace armillary {
@@ -278,6 +279,17 @@ TEST_F(DamagedFiles, Safetensors) {
       EXPECT_EQ(static_cast<std::int64_t>(file.bytes(tensor.name).size()), tensor.bytes());
     }
   });
+}
+
+TEST_F(DamagedFiles, Pictures) {
+  const train::PictureOptions options = train::picture_options(train::small_text_dit_recipe());
+  train::write_pictures(path("a"), options.shape, 3, options.n_classes);
+  const auto read = [&](const std::string& bytes) {
+    write(path("b"), bytes);
+    const train::PictureData data(path("b"), options);
+    for (std::int64_t index = 0; index < 4; ++index) data.at(index);
+  };
+  EXPECT_GT(read_changed(contents(path("a")), 1200, read), 300);
 }
 
 /// A file with metadata and blocks, as llama.cpp writes them.
