@@ -174,6 +174,28 @@ TEST(Dit, PredictsWithoutNoiseWhatItLearnsWithIt) {
   EXPECT_NEAR(error.square().mean(2).sum().item<double>(), loss, 1e-12 * loss);
 }
 
+TEST(Dit, Bf16IsNearFp32) {
+  const auto run = [](at::ScalarType dtype, bool native) {
+    DitOptions options = small_dit();
+    options.layers.dtype(dtype).native_bf16(native);
+    const ModelReplica model(std::make_shared<WokenDit>(options), 3);
+    const at::Tensor loss = model.run(joined_pictures(drawn_pictures(options.picture)));
+    loss.backward();
+    for (const at::Tensor& parameter : model.parameters()) {
+      EXPECT_EQ(parameter.grad().scalar_type(), at::kFloat);
+      EXPECT_TRUE(parameter.grad().isfinite().all().item<bool>());
+    }
+    return std::pair(loss.item<double>(), model.parameter("time_embedding.w2.weight").grad());
+  };
+  const auto [loss, gradient] = run(at::kFloat, false);
+  for (const bool native : {false, true}) {
+    const auto [other, narrow] = run(at::kBFloat16, native);
+    EXPECT_NEAR(other, loss, 0.05 * loss) << native;
+    EXPECT_LT((narrow - gradient).norm().item<double>(), 0.2 * gradient.norm().item<double>())
+        << native;
+  }
+}
+
 TEST(Dit, RecomputationChangesNoBit) {
   std::vector<at::Tensor> gradients[2];
   for (const auto policy : {cost::Recompute::None, cost::Recompute::Full}) {
