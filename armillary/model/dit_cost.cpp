@@ -36,9 +36,9 @@ cost::ModelCost dit_cost(const DitOptions& options) {
   const std::int64_t input = bytes.input;
   bytes.layer += 2 * input;
   for (cost::Moment& moment : bytes.backward) moment.token += input;
-  bytes.once = 5 * 8;  // position, time, class, row, word
+  bytes.once = 40;  // position, time, class, row and word, of 8 bytes each
   bytes.logits = 0;
-  bytes.loss = {{.token = 2 * 8 * values}};  // the difference and its square, in fp64
+  bytes.loss = {{.token = 16 * values}};  // the difference and its square, in fp64
   bytes.last_unit = {{.token = 2 * input}};
   bytes.first_unit = {{.token = 2 * input}};
   return cost;

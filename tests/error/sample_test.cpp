@@ -22,7 +22,7 @@ class SampleVerb : public testing::Test {
  protected:
   void SetUp() override {
     if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
-    std::vector<std::uint8_t> pictures(5 * 48);
+    std::vector<std::uint8_t> pictures(240);
     for (std::size_t i = 0; i < pictures.size(); ++i) {
       pictures[i] = static_cast<std::uint8_t>(i * 7 % 256);
     }

@@ -1,5 +1,5 @@
-// user_dit_test.cpp: a model of one's own: a small DiT (arXiv:2212.09748) learns the noise in latents.
-// It is written against units and parameters alone, and trains on any number of ranks.
+// user_dit_test.cpp: a model of one's own: a small DiT (arXiv:2212.09748) learns the noise in
+// latents. It is written against units and parameters alone, and trains on any number of ranks.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
