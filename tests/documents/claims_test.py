@@ -6,10 +6,10 @@ import pytest
 from console_blocks import FILES, ROOT
 
 CLAIMS = {
-    "training": {"L": 8, "M": 8, "N": 5, "Z": 6, "T": 7, "C": 10, "D": 6},
-    "inference": {"I": 13},
+    "training": {"L": 8, "M": 8, "N": 5, "Z": 6, "T": 7, "C": 10},
+    "reasons": {"D": 6, "I": 13},
 }
-FILES_OF_CLAIMS = {"training": "docs/training.md", "inference": "armillary/README.md"}
+FILES_OF_CLAIMS = {"training": "docs/training.md", "reasons": "armillary/README.md"}
 PAGES = {page: (ROOT / name).read_text(encoding="utf-8") for page, name in FILES_OF_CLAIMS.items()}
 ROWS = {page: re.findall(r"^\| (\w+\d.*?) \| (`.*) \|$", text, re.MULTILINE) for page, text in PAGES.items()}
 ALL_ROWS = [row for rows in ROWS.values() for row in rows]
