@@ -38,6 +38,15 @@ bool is_file(const std::string& path) {
   return fs::is_regular_file(path, error);
 }
 
+/// Refuses a model that makes pictures.
+void require_words(std::string_view where, const model::ModelOptions& options) {
+  if (options.name != "dit") return;
+  fail<InvalidArgument>(
+      "{}: model.name dit, which makes pictures, given; gpt, gpt2 or llama is required; nearest: "
+      "`armillary sample`",
+      where);
+}
+
 /// A model is asked for the next token as it was trained to predict it; check_length() sees to its
 /// window.
 void require_causal(std::string_view where, const train::Recipe& recipe) {
@@ -105,6 +114,7 @@ ModelFile::ModelFile(std::string_view where, const std::string& path) {
   }
   source_ = path;
   options_ = train::open_model_source(path)->model();
+  require_words(where, options_);
   if (is_gguf || is_file(path + "/tokenizer.json")) tokenizer_ = path;
   if (is_gguf) return;
   add_ends(path + "/" + train::kConfigName, ends_);
@@ -122,6 +132,7 @@ void ModelFile::read_run(std::string_view where, const std::string& path) {
   const train::Checkpoint checkpoint(checkpoint_);
   const train::Recipe recipe =
       train::parse_saved_recipe(checkpoint.recipe(), checkpoint_ + "/" + train::kRecipeName);
+  require_words(where, recipe.model);
   require_causal(where, recipe);
   options_ = recipe.model;
   is_fp64_ = recipe.training.dtype == "float64";

@@ -101,6 +101,9 @@ TEST(ModelWeights, OfOtherModelsAreRefused) {
           "has none of recipe.toml, manifest.json and config.json; the folder of a run");
   folder.write("config.json", R"({"model_type": "gemma2"})");
   refused(folder.path(), "llama, mistral, qwen2 or qwen3 is required");
+  folder.write("config.json",
+               R"({"model_type": "armillary", "vocab_size": 257, "model": {"name": "dit"}})");
+  refused(folder.path(), "test: model.name dit, which makes pictures, given; gpt, gpt2 or llama");
 }
 
 /// Sessions are refused that are longer than the model's positions, window or frequencies.
