@@ -7,6 +7,7 @@ LONG = [
     ROOT / name
     for name in (
         "python/tests/trainer_test.py",
+        "tests/pictures/digits_test.py",
         "tests/install/install_test.py",
         "tests/benchmarks/bench_test.py",
         "tests/tokenizers/parity_test.py",
