@@ -38,14 +38,9 @@ double bytes_of_position(const DecodeStep& step, const MeshShape& mesh) {
 
 }  // namespace
 
-double cache_bytes_of_token(const ModelCost& model) {
-  return static_cast<double>(model.attention.layers) * static_cast<double>(model.bytes.kv);
-}
-
 double cache_bytes_of_token(const ModelCost& model, int tp) {
-  const std::int64_t heads = model.attention.kv_heads;
-  return cache_bytes_of_token(model) * static_cast<double>(ceil_div(heads, std::int64_t{tp})) /
-         static_cast<double>(heads);
+  return static_cast<double>(model.attention.layers) *
+         static_cast<double>(model.along_tp(tp).bytes.kv) / tp;
 }
 
 DecodeTime decode_time(const DecodeStep& step, const MeshShape& mesh, const sim::Cluster& cluster) {
@@ -53,7 +48,7 @@ DecodeTime decode_time(const DecodeStep& step, const MeshShape& mesh, const sim:
   const ModelCost& model = step.model;
   const double memory = cluster.device.memory_bytes_per_s;
   const double sequences = sequences_of(step, mesh);
-  const double matrices = static_cast<double>(model.matmul_parameters) / mesh.tp;
+  const double matrices = static_cast<double>(model.along_tp(mesh.tp).matmul_parameters) / mesh.tp;
   const auto layers = static_cast<double>(model.attention.layers);
   DecodeTime time;
   time.matrices = std::max(matrices * step.parameter_bytes / memory,
@@ -73,7 +68,8 @@ DecodeTime decode_time(const DecodeStep& step, const MeshShape& mesh, const sim:
 }
 
 DecodeMemory decode_memory(const DecodeStep& step, const MeshShape& mesh) {
-  return {.parameters = step.parameter_bytes * static_cast<double>(step.model.parameters) / mesh.tp,
+  const auto parameters = static_cast<double>(step.model.along_tp(mesh.tp).parameters);
+  return {.parameters = step.parameter_bytes * parameters / mesh.tp,
           .cache =
               static_cast<double>(ceil_div(step.context, mesh.cp)) * bytes_of_position(step, mesh)};
 }

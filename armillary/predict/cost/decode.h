@@ -24,10 +24,8 @@ struct DecodeStep {
   double parameter_bytes = 2;  ///< Bytes of one parameter.
 };
 
-/// Bytes of K and V of a token in all layers.
-double cache_bytes_of_token(const ModelCost& model);
-/// The part of them that one of the ranks along tp has: its KV heads, one at least.
-double cache_bytes_of_token(const ModelCost& model, int tp);
+/// Bytes of K and V of a token in all layers; of one of the ranks along tp, those of its KV heads.
+double cache_bytes_of_token(const ModelCost& model, int tp = 1);
 
 /// Seconds of a step.
 struct DecodeTime {
@@ -37,8 +35,9 @@ struct DecodeTime {
   double tensor_parallel = 0;
   double total() const { return matrices + cache + exchange + tensor_parallel; }
 };
-/// The mesh has dp, cp and tp. @throws InvalidArgument for more ranks than devices, or a device
-/// without a matmul rate.
+/// The mesh has dp, cp and tp; ranks along tp have the KV heads that training gives them
+/// (ModelCost::along_tp). @throws InvalidArgument for more ranks than devices, or a device without
+/// a matmul rate.
 DecodeTime decode_time(const DecodeStep& step, const MeshShape& mesh, const sim::Cluster& cluster);
 
 /// Bytes of a rank.

@@ -26,6 +26,15 @@ TEST(Decode, CountsTheBytesOfATokenInTheCache) {
   EXPECT_EQ(cache_bytes_of_token(kLlama8b, 16), 131'072 / 8);  // Copies of heads.
 }
 
+// Of 8 KV heads each is on 2 of 16 ranks, with the matrices that make its K and V.
+TEST(Decode, CountsCopiesOfKvHeadsAlongTp) {
+  const auto parameters = static_cast<double>(kLlama8b.parameters);
+  const double copies = 32.0 * 2 * 4096 * 1024;
+  EXPECT_DOUBLE_EQ(decode_memory(step_of(0), {.tp = 8}).parameters, 2 * parameters / 8);
+  EXPECT_DOUBLE_EQ(decode_memory(step_of(0), {.tp = 16}).parameters,
+                   2 * (parameters + copies) / 16);
+}
+
 TEST(Decode, MessagesDoNotGrowWithTheContext) {
   const sim::Cluster cluster = sim::load_cluster("c5");
   const MeshShape mesh{.cp = 4, .tp = 2};

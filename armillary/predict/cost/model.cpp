@@ -71,6 +71,11 @@ int kv_copies(const ModelAttention& attention, int tp) {
   return heads > 0 && tp > heads ? tp / heads : 1;
 }
 
+bool shares_kv_heads(const ModelAttention& attention, int tp) {
+  const std::int64_t heads = attention.kv_heads;
+  return heads % tp == 0 || (heads > 0 && tp % heads == 0);
+}
+
 const std::vector<std::string>& recompute_names() {
   static const std::vector<std::string> names{"none", "full", "attention_output"};
   return names;

@@ -98,6 +98,8 @@ struct ModelCost {
 
 /// Ranks along tp that have the same KV head; 1 if there is a head for each rank.
 int kv_copies(const ModelAttention& attention, int tp);
+/// Whether every rank along tp has as many of the KV heads, or one of them as many others have.
+bool shares_kv_heads(const ModelAttention& attention, int tp);
 
 /// Policy: the tensors that a layer keeps from forward to backward, which computes the others
 /// again.

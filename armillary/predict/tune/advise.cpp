@@ -142,7 +142,8 @@ class Adviser {
     const int per_node = question_.cluster.devices_per_node;
     std::vector<cost::Parallelism> meshes;
     for (const int tp : divisors(devices_)) {
-      if (per_node % tp != 0 || model.heads % tp != 0 || !shares_kv_heads(tp)) continue;
+      if (per_node % tp != 0 || model.heads % tp != 0 || !cost::shares_kv_heads(model, tp))
+        continue;
       for (const int pp : divisors(devices_ / tp)) {
         if (model.layers % pp != 0) continue;
         for (const int dp : divisors(devices_ / tp / pp)) {
@@ -183,12 +184,6 @@ class Adviser {
       return false;
     }
     return true;
-  }
-
-  /// Whether ranks along tp have as many KV heads each, or each KV head as many ranks.
-  bool shares_kv_heads(int tp) const {
-    const std::int64_t heads = question_.step.model.attention.kv_heads;
-    return heads % tp == 0 || (heads > 0 && tp % heads == 0);
   }
 
   /// The numbers of sequences that a replica may take in one pass.

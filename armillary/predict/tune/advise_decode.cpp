@@ -15,8 +15,9 @@ namespace {
 std::vector<DecodeMesh> all_decode_meshes(const cost::DecodeStep& step, const sim::Cluster& cluster,
                                           int devices) {
   std::vector<DecodeMesh> meshes;
+  const cost::ModelAttention& model = step.model.attention;
   for (int tp = 1; tp <= devices; ++tp) {
-    if (devices % tp != 0 || step.model.attention.heads % tp != 0) continue;
+    if (devices % tp != 0 || model.heads % tp != 0 || !cost::shares_kv_heads(model, tp)) continue;
     for (int cp = 1; cp <= devices / tp; ++cp) {
       const MeshShape mesh{.dp = devices / tp / cp, .cp = cp, .tp = tp};
       if (mesh.ranks() != devices || mesh.dp > step.sequences) continue;

@@ -20,9 +20,10 @@ struct DecodeMesh {
 /// `dp 1, cp 4, tp 2`.
 std::string to_string(const DecodeMesh& one);
 
-/// Every mesh of so many devices that fits, the fastest first; tp divides the query heads, dp is at
-/// most the sequences. @throws InvalidArgument for more devices than the cluster has, for a device
-/// without a rate of products, or "does not fit", with the longest context that does.
+/// Every mesh of so many devices that fits, the fastest first; tp divides the query heads and can
+/// share the KV heads (cost::shares_kv_heads), dp is at most the sequences.
+/// @throws InvalidArgument for more devices than the cluster has, for a device without a rate of
+/// products, or "does not fit", with the longest context that does.
 std::vector<DecodeMesh> advise_decode(const cost::DecodeStep& step, const sim::Cluster& cluster,
                                       int devices);
 

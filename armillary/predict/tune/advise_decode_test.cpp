@@ -36,6 +36,17 @@ TEST(AdviseDecode, GivesEveryMeshThatFitsTheFastestFirst) {
   EXPECT_THAT(to_json(meshes), testing::StartsWith(R"({"meshes":[{"dp":1,"cp":)"));
 }
 
+// 2 KV heads: one of them for each of 2 or 6 ranks, but not of 3.
+TEST(AdviseDecode, RanksAlongTpShareKvHeads) {
+  const sim::Cluster cluster = sim::load_cluster("c5");
+  const std::string model = "layers=2,hidden=384,heads=6,kv_heads=2,ffn=1024,vocab=1000";
+  std::vector<int> tp;
+  for (const DecodeMesh& one : advise_decode(decode_of(model, 1024), cluster, 6)) {
+    tp.push_back(one.mesh.tp);
+  }
+  EXPECT_THAT(tp, testing::UnorderedElementsAre(1, 2, 6));
+}
+
 TEST(AdviseDecode, SaysWhatFits) {
   const sim::Cluster cluster = sim::load_cluster("c5");
   EXPECT_THAT(error_of([&] { advise_decode(decode_of("llama3-8b", 1 << 30), cluster, 4); }),
