@@ -40,6 +40,12 @@ Recipe dit_grid_recipe(std::int64_t steps, const Recipe& sizes = small_dit_recip
   return recipe;
 }
 
+/// The recipe on a cell, with as many sequences in a pass as it has.
+Recipe on_dit_cell(const Recipe& recipe, GridCell cell) {
+  cell.options.local_batch_size = recipe.training.local_batch_size;
+  return on_cell(recipe, cell);
+}
+
 /// Trains a DiT none of whose parameters begins at 0, on pictures of a file.
 std::vector<TracedStep> dit_trace(Recipe recipe) {
   const ScratchFolder folder;
@@ -63,7 +69,7 @@ std::vector<TracedStep> dit_trace(Recipe recipe) {
 
 /// A recipe whose run on one rank is the reference of others.
 struct DitReference {
-  explicit DitReference(const Recipe& of) : recipe(of), one(dit_trace(on_cell(of, {}))) {}
+  explicit DitReference(const Recipe& of) : recipe(of), one(dit_trace(on_dit_cell(of, {}))) {}
 
   void expect_equal(const Recipe& other, const std::string& what) const {
     const GridError error = error_of(dit_trace(other), one, kDitFloor);
@@ -88,7 +94,7 @@ TEST(DitGrid, ASampleOfMeshesEqualsOneRank) {
     for (const MeshShape& mesh : meshes_of(8)) {
       if (mesh.tp > 4 || ++turn % 2 == 0) continue;
       const GridCell cell{mesh, static_cast<int>(turn / 2 % 4), policies[turn / 2 % 3]};
-      reference.expect_equal(on_cell(recipe, cell),
+      reference.expect_equal(on_dit_cell(recipe, cell),
                              fmt::format("{}, {}, ZeRO-{}, recompute {}", objective,
                                          mesh_text(mesh), cell.zero, cell.recompute));
     }
@@ -103,7 +109,7 @@ TEST(DitGrid, WithTextEveryMeshEqualsOneRank) {
   for (const GridCell& cell : {GridCell{{.cp = 8}, 1, "attention_output"},
                                GridCell{{.dp = 2, .cp = 2, .tp = 2}, 3, "full"},
                                GridCell{{.cp = 3}, 2, "none"}, GridCell{{.tp = 4}, 0, "none"}}) {
-    reference.expect_equal(on_cell(recipe, cell), mesh_text(cell.mesh));
+    reference.expect_equal(on_dit_cell(recipe, cell), mesh_text(cell.mesh));
   }
 }
 
@@ -112,7 +118,7 @@ TEST(DitGrid, LossesAreEqualUnderEveryStrategyOverAFullMask) {
   recipe.training.local_batch_size = 1;
   const DitReference reference(recipe);
   const auto on = [&](int cp, const std::string& strategy, const std::string& layout) {
-    Recipe other = on_cell(recipe, {{.cp = cp}});
+    Recipe other = on_dit_cell(recipe, {{.cp = cp}});
     other.parallelism.strategy = strategy;
     other.parallelism.layout = layout;
     reference.expect_equal(other, strategy + " on " + std::to_string(cp));
@@ -137,7 +143,7 @@ TEST(DitGrid, DISABLED_EveryMeshOfEightRanks) {
       for (int zero = 0; zero <= 3; ++zero) {
         for (const std::string& policy : cost::recompute_names()) {
           reference.expect_equal(
-              on_cell(recipe, {mesh, zero, policy}),
+              on_dit_cell(recipe, {mesh, zero, policy}),
               fmt::format("{}, ZeRO-{}, recompute {}", mesh_text(mesh), zero, policy));
         }
       }
