@@ -132,6 +132,18 @@ TEST_F(PictureDataTest, AreThoseOfTheRecipe) {
               ThrowsMessage<InvalidArgument>(HasSubstr("a .safetensors file of pictures")));
 }
 
+TEST_F(PictureDataTest, ValidationReadsAFileOfItsOwn) {
+  EXPECT_EQ(load_validation_data(recipe_), nullptr);
+  recipe_.training.validation_interval = 2;
+  EXPECT_THAT([&] { load_validation_data(recipe_); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("which is pictures without a validation "
+                                                       "part; training.validation_path is "
+                                                       "required")));
+  recipe_.training.validation_path = path_;
+  recipe_.training.dataset_path = "";
+  EXPECT_EQ(load_validation_data(recipe_)->sequences_per_epoch(), 7);
+}
+
 TEST_F(PictureDataTest, OtherFilesAreRefusedByName) {
   const auto refused = [&](const model::PictureShape& shape, std::int64_t n_classes,
                            const std::string& text) {

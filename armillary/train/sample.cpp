@@ -270,6 +270,7 @@ Recipe sample_recipe(Recipe recipe, const SampleOptions& options) {
   recipe.training.local_batch_size = sequences;
   recipe.training.global_batch_size = sequences * dp;
   recipe.activation_checkpoint.mode = "none";
+  recipe.lr_scheduler = {};
   return recipe;
 }
 

@@ -42,7 +42,7 @@ struct SampleOptions {
 };
 
 /// The recipe of a sampling on the mesh of `recipe`, a dit: so many sequences in a pass, nothing
-/// computed again.
+/// computed again, no learning rate.
 Recipe sample_recipe(Recipe recipe, const SampleOptions& options);
 
 /// Pictures [n, height, width, channels] as the data have them, fp64, mostly from -1 to 1; equal on

@@ -9,7 +9,7 @@ namespace armillary::train {
 /// Metrics of one step. Rates are per rank, as torchtitan's are per device.
 struct StepMetrics {
   std::int64_t step = 0;  ///< From 1.
-  double loss = 0;        ///< Mean cross-entropy per target token, in nats, before the update.
+  double loss = 0;        ///< Mean per target, before the update; of words cross-entropy in nats.
   double grad_norm = 0;   ///< 2-norm of the gradient of all parameters, before clipping.
   double lr = 0;          ///< Learning rate of the update.
   std::int64_t memory_bytes = 0;  ///< Peak resident memory of the process so far.
@@ -23,8 +23,8 @@ struct StepMetrics {
   /// is then measured again after the next step.
   std::optional<double> mfu;
   double step_s = 0;  ///< Seconds of the step on rank 0, without validation.
-  /// Mean cross-entropy per target token of the validation data, behind the update; nothing in
-  /// steps without validation.
+  /// Mean per target of the validation data, behind the update; nothing in steps without
+  /// validation.
   std::optional<double> validation_loss;
 };
 
