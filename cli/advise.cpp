@@ -65,8 +65,8 @@ tune::AdviceQuestion question_of_model(const AdviseFlags& flags, const cost::Ste
   }
   if (is_dit) {
     fail<InvalidArgument>(
-        "advise: recipe {} given with --step dit; a recipe has a decoder: --step train, prefill or "
-        "decode, or layers=L,hidden=E,heads=H,ffn=F,vocab=1, is required",
+        "advise: recipe {} given with --step dit; --step train, for a decoder prefill or decode "
+        "too, or layers=L,hidden=E,heads=H,ffn=F,vocab=1, is required",
         flags.model);
   }
   if (question_of == nullptr) {

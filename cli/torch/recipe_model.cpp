@@ -1,4 +1,5 @@
-// The part of the verb `advise` that reads recipes.
+// The part of the verb `advise` that reads recipes, and `train --mesh`: the question which mesh is
+// fastest, with the keys of the recipe.
 #include "cli/torch/recipe_model.h"
 
 #include <memory>
@@ -18,12 +19,26 @@
 namespace armillary::cli {
 namespace {
 
+/// Refuses what `advise` cannot ask of a recipe of a dit.
+void check_dit_question(const train::Recipe& recipe, const std::string& path, cost::StepKind kind) {
+  if (recipe.model.name != "dit") return;
+  if (kind != cost::StepKind::Train) {
+    fail<InvalidArgument>(
+        "advise: recipe {} has model.name dit, which reads no prompt; --step train, or --step dit "
+        "with layers=L,hidden=E,heads=H,ffn=F,vocab=1, is required",
+        excerpt(path));
+  }
+  model::check_model(recipe.model);
+  model::check_sequences(recipe.model, {.seq_len = recipe.training.seq_len});
+}
+
 tune::AdviceQuestion question_of(const std::string& path, const std::vector<std::string>& settings,
                                  const cost::Step& sizes) {
   train::Recipe recipe = train::load_recipe(path);
   for (const std::string& setting : settings) train::apply_setting(recipe, setting);
   recipe.training.seq_len = sizes.seq;
   recipe.training.global_batch_size = sizes.batch;
+  check_dit_question(recipe, path, sizes.kind);
   return mesh_question(recipe, path);
 }
 

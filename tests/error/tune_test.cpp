@@ -155,13 +155,35 @@ TEST(AdviseOutput, MeshOfTheModelOfARecipe) {
   expect_error({"advise", recipe, "c6", "--seq", "8192", "--set", bf16, "--set", "model.dim=127"},
                HasSubstr("nearest: 128"));
   expect_error({"advise", recipe, "c6", "--seq", "8192", "--step", "dit"},
-               HasSubstr("a recipe has a decoder"));
+               HasSubstr("given with --step dit; --step train"));
   const ProgramRun behind = run({"advise", "--seq", "8192", recipe, "c6"}, "", start_the_file);
   EXPECT_EQ(behind.code, 2);
   EXPECT_THAT(behind.err, HasSubstr("given behind flags"));
   expect_error({"advise", "llama2-7b", "c6", "--seq", "8192", "--set", bf16},
                HasSubstr("a recipe is required"));
   expect_error({"advise", "none.toml", "c6", "--seq", "8192"}, HasSubstr("does not exist"));
+}
+
+// The patches of a picture all see each other.
+TEST(AdviseOutput, MeshOfTheDitOfARecipe) {
+  if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
+  const auto words = [](const std::string& seq, const std::vector<std::string>& more) {
+    std::vector<std::string> all{"advise", ARMILLARY_SOURCE_DIR "/recipes/digits.toml",
+                                 "c6",     "--seq",
+                                 seq,      "--batch",
+                                 "64",     "--json",
+                                 "--set",  "training.mixed_precision_param=bfloat16"};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const ProgramRun own = run(words("16", {}));
+  EXPECT_EQ(own.code, 0) << own.err;
+  EXPECT_EQ(own.out, run(words("16", {"--mask", "full"})).out);
+  EXPECT_NE(own.out, run(words("16", {"--mask", "causal"})).out);
+  expect_error(words("32", {}), HasSubstr("training.seq_len 32 with pictures of 8 x 8"));
+  for (const char* step : {"prefill", "decode"}) {
+    expect_error(words("16", {"--step", step}), HasSubstr("model.name dit, which reads no prompt"));
+  }
 }
 
 // Keys that mean something on some meshes only, and the mask, are those of the recipe.

@@ -26,7 +26,7 @@ TEST(Decode, CountsTheBytesOfATokenInTheCache) {
   EXPECT_EQ(cache_bytes_of_token(kLlama8b, 16), 131'072 / 8);  // Copies of heads.
 }
 
-// Of 8 KV heads each is on 2 of 16 ranks, with the matrices that make its K and V.
+// Each of 8 KV heads is on 2 of 16 ranks, with the matrices that make its K and V.
 TEST(Decode, CountsCopiesOfKvHeadsAlongTp) {
   const auto parameters = static_cast<double>(kLlama8b.parameters);
   const double copies = 32.0 * 2 * 4096 * 1024;
