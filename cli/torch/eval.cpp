@@ -31,8 +31,8 @@ Examples:
   armillary eval my.toml --init-from my_llama --json
   armillary launch -n 4 -- eval runs/llama               4 processes instead of threads
 
-The mean loss over the targets of all sequences, the same on any mesh. Text has no parts: all of it is read. Nothing is
-written.
+The mean loss over the targets of all sequences, the same on any mesh. Text and pictures have no parts: all of a file
+is read. Nothing is written.
 Exit code: 0 done, 1 a rank failed, 2 bad input.)";
 
 struct EvalArguments {
