@@ -27,9 +27,8 @@ class SampleVerb : public testing::Test {
       pictures[i] = static_cast<std::uint8_t>(i * 7 % 256);
     }
     const std::vector<std::int64_t> classes{0, 1, 0, 1, 0};
-    const std::string data = folder_.path("pictures.safetensors");
     io::write_safetensors(
-        io::real_file_system(), data,
+        io::real_file_system(), data_,
         {{{.name = "pictures", .dtype = io::TensorDtype::U8, .shape = {5, 4, 4, 3}},
           std::as_bytes(std::span(pictures))},
          {{.name = "classes", .dtype = io::TensorDtype::I64, .shape = {5}},
@@ -42,7 +41,7 @@ class SampleVerb : public testing::Test {
                     "[training]\nseq_len = 4\nsteps = 2\ndataset_path = '{}'\n"
                     "[job]\ndump_folder = '{}'\n[checkpoint]\nenable = true\n"
                     "[parallelism]\ncontext_parallel_degree = 2\nmask = 'full'\n",
-                    data, folder_.path("run")));
+                    data_, folder_.path("run")));
   }
 
   std::vector<float> values_of(const std::string& name) const {
@@ -54,6 +53,7 @@ class SampleVerb : public testing::Test {
   }
 
   const Folder folder_;
+  const std::string data_ = folder_.path("pictures.safetensors");
   std::string recipe_;
 };
 
@@ -79,6 +79,24 @@ TEST_F(SampleVerb, MakesPicturesOfARunOnAnyMesh) {
   EXPECT_TRUE(bytes.starts_with("\x89PNG\r\n\x1a\n"));
   // 5 pictures of 4 x 4 in rows of 3: width 12, height 8, 8 bits, red, green and blue.
   EXPECT_EQ(bytes.substr(16, 10), std::string("\0\0\0\x0c\0\0\0\x08\x08\x02", 10));
+}
+
+TEST_F(SampleVerb, ARunOnPicturesIsWatched) {
+  const std::string each = "training.validation_interval=1";
+  expect_error({"train", recipe_, "--set", each},
+               HasSubstr("which is pictures without a validation part; training.validation_path"));
+  const ProgramRun trained =
+      run({"train", recipe_, "--json", "--set", each, "--set", "training.validation_path=" + data_,
+           "--set", "training.spike_guard=rollback", "--set", "metrics.cluster=c6"});
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(trained.out, HasSubstr("\"validation_loss\":"));
+  EXPECT_NE(folder_.read("run/run.html"), "");
+  const ProgramRun runs = run({"runs", folder_.path("run")});
+  EXPECT_EQ(runs.code, 0) << runs.err;
+  EXPECT_THAT(runs.out, HasSubstr(" dit "));
+  const ProgramRun evaluated = run({"eval", folder_.path("run")});
+  ASSERT_EQ(evaluated.code, 0) << evaluated.err;
+  EXPECT_THAT(evaluated.out, HasSubstr("over 20 targets of 5 sequences"));
 }
 
 TEST_F(SampleVerb, BadInputIsRefused) {
