@@ -260,6 +260,14 @@ TEST_F(TrainErrorTest, TheMeshOfAClusterObeysTheRecipe) {
                        "tensor_parallel_keep_inputs is true with tensor_parallel_degree 1");
 }
 
+TEST_F(TrainErrorTest, TheMeshOfAClusterForADit) {
+  const ProgramRun printed =
+      train({ARMILLARY_SOURCE_DIR "/recipes/digits.toml", "--mesh", "auto:c8", "--set",
+             "training.mixed_precision_param=bfloat16", "--print-config"});
+  EXPECT_EQ(printed.code, 0) << printed.err;
+  EXPECT_THAT(printed.out, HasSubstr("\nmask = \"full\""));
+}
+
 // No mesh has passes of the file's 5 sequences out of 8; the printed recipe has those of `advise`.
 TEST_F(TrainErrorTest, TheMeshOfAClusterHasItsLocalBatchSize) {
   const std::string batch = path("batch.toml");
