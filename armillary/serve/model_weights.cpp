@@ -42,9 +42,14 @@ bool is_file(const std::string& path) {
 void require_words(std::string_view where, const model::ModelOptions& options) {
   if (options.name != "dit") return;
   fail<InvalidArgument>(
-      "{}: model.name dit, which makes pictures, given; gpt, gpt2 or llama is required; nearest: "
-      "`armillary sample`",
+      "{}: model.name dit, which makes pictures, given; gpt, gpt2, llama or moe is required; "
+      "nearest: `armillary sample`",
       where);
+}
+
+/// Whether attention is that of llama.h, with a window and rope_scaling.
+bool has_llama_attention(const model::ModelOptions& options) {
+  return options.name == "llama" || options.name == "moe";
 }
 
 /// A model is asked for the next token as it was trained to predict it; check_length() sees to its
@@ -52,7 +57,7 @@ void require_words(std::string_view where, const model::ModelOptions& options) {
 void require_causal(std::string_view where, const train::Recipe& recipe) {
   const std::string& mask = recipe.parallelism.mask;
   if (mask == "causal" || mask == "documents" || mask == "documents:within=causal") return;
-  const std::int64_t window = recipe.model.name == "llama" ? recipe.model.sliding_window : 0;
+  const std::int64_t window = has_llama_attention(recipe.model) ? recipe.model.sliding_window : 0;
   const bool has_window = window > 0 && (mask == train::mask_with_window("causal", window) ||
                                          mask == train::mask_with_window("documents", window));
   if (has_window) return;
@@ -183,7 +188,7 @@ void check_length(std::string_view where, const model::ModelOptions& options, st
   if (options.name == "gpt2" && most > options.max_seq_len) {
     refuse("of fewer learned positions (model.max_seq_len)", options.max_seq_len);
   }
-  if (options.name != "llama") return;
+  if (!has_llama_attention(options)) return;
   if (options.sliding_window > 0 && most > options.sliding_window) {
     refuse("with a window (model.sliding_window), which sessions do not have",
            options.sliding_window);

@@ -100,10 +100,11 @@ TEST(ModelWeights, OfOtherModelsAreRefused) {
   refused(folder.path(),
           "has none of recipe.toml, manifest.json and config.json; the folder of a run");
   folder.write("config.json", R"({"model_type": "gemma2"})");
-  refused(folder.path(), "llama, mistral, qwen2 or qwen3 is required");
+  refused(folder.path(), "llama, mistral, qwen2, qwen3, mixtral or qwen3_moe is required");
   folder.write("config.json",
                R"({"model_type": "armillary", "vocab_size": 257, "model": {"name": "dit"}})");
-  refused(folder.path(), "test: model.name dit, which makes pictures, given; gpt, gpt2 or llama");
+  refused(folder.path(),
+          "test: model.name dit, which makes pictures, given; gpt, gpt2, llama or moe is required");
 }
 
 /// Sessions are refused that are longer than the model's positions, window or frequencies.
@@ -120,9 +121,13 @@ TEST(ModelWeights, AllowSomeLengths) {
   EXPECT_EQ(error({.name = "llama", .sliding_window = 32}, 10, 32), "no error");
   EXPECT_THAT(error({.name = "llama", .sliding_window = 32}, 10, 33),
               testing::HasSubstr("with a window (model.sliding_window)"));
+  EXPECT_THAT(error({.name = "moe", .sliding_window = 32}, 10, 33),
+              testing::HasSubstr("with a window (model.sliding_window)"));
   const std::string dynamic = "dynamic:factor=2,original=32";
   EXPECT_EQ(error({.name = "llama", .rope_scaling = dynamic}, 10, 32), "no error");
   EXPECT_THAT(error({.name = "llama", .rope_scaling = dynamic}, 33, 34),
+              testing::HasSubstr("frequencies change with the length"));
+  EXPECT_THAT(error({.name = "moe", .rope_scaling = dynamic}, 33, 34),
               testing::HasSubstr("frequencies change with the length"));
   const std::string longrope = "longrope:original=32,short=1;1,long=1;2";
   EXPECT_EQ(error({.name = "llama", .rope_scaling = longrope}, 33, 64), "no error");

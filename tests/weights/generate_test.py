@@ -14,6 +14,7 @@ TEXT = (ROOT / "README.md").read_bytes().decode("ascii", "ignore")
 REFUSED = {
     "mistral": "with a window",
     "qwen2_window": "with a window",
+    "mixtral": "with a window",
     "dynamic": "rotary frequencies change with the length",
 }
 RANKS = [("--ranks", 1), ("--ranks", 3, "--chunk", 50), ("--ranks", 2, "--tp", 2), ("--ranks", 4, "--tp", 2)]
