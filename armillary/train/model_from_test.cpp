@@ -61,6 +61,9 @@ TEST(ModelFrom, AMaskWithoutTheWindowIsRefusedByName) {
   refused("causal", "window:left=8,right=0");
   refused("window:left=9,right=0", "window:left=8,right=0");
   refused("window:left=8,right=1", "window:left=8,right=0");
+  recipe.model.name = "moe";
+  refused("causal", "window:left=8,right=0");
+  recipe.model.name = "llama";
   for (const char* mask : {"window:left=8,right=0", "documents:within=window,left=8,right=0"}) {
     recipe.parallelism.mask = mask;
     EXPECT_NO_THROW(validate(recipe)) << mask;
