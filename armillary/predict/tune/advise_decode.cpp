@@ -38,6 +38,11 @@ std::string to_string(const DecodeMesh& one) {
 
 std::vector<DecodeMesh> advise_decode(const cost::DecodeStep& step, const sim::Cluster& cluster,
                                       int devices) {
+  if (step.model.expert_parameters > 0) {
+    fail<InvalidArgument>(
+        "advise: a model with experts, of which a step of decode reads those of its tokens, given "
+        "with --step decode; --step train or prefill is required");
+  }
   std::vector<DecodeMesh> meshes = all_decode_meshes(step, cluster, devices);
   // cp = devices is always there.
   const DecodeMesh longest = *std::ranges::max_element(meshes, {}, &DecodeMesh::longest_context);

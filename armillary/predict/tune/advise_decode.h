@@ -22,8 +22,8 @@ std::string to_string(const DecodeMesh& one);
 
 /// Every mesh of so many devices that fits, the fastest first; tp divides the query heads and can
 /// share the KV heads (cost::shares_kv_heads), dp is at most the sequences.
-/// @throws InvalidArgument for more devices than the cluster has, for a device without a rate of
-/// products, or "does not fit", with the longest context that does.
+/// @throws InvalidArgument for a model with experts, for more devices than the cluster has, for a
+/// device without a rate of products, or "does not fit", with the longest context that does.
 std::vector<DecodeMesh> advise_decode(const cost::DecodeStep& step, const sim::Cluster& cluster,
                                       int devices);
 

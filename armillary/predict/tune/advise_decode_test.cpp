@@ -54,5 +54,13 @@ TEST(AdviseDecode, SaysWhatFits) {
                                   "c5; the longest that fits is "));
 }
 
+// Which of them a step reads is not priced.
+TEST(AdviseDecode, RefusesExperts) {
+  cost::DecodeStep step = decode_of("llama3-8b", 1024);
+  step.model.expert_parameters = 1;
+  EXPECT_THAT(error_of([&] { advise_decode(step, sim::load_cluster("c5"), 4); }),
+              testing::HasSubstr("a model with experts"));
+}
+
 }  // namespace
 }  // namespace armillary::tune
