@@ -193,12 +193,14 @@ std::int64_t parameter_sent_bytes(const Recipe& recipe, const Dtypes& dtypes) {
 }
 
 /// Bytes that each rank sends along tp in so many passes of its tokens: gathers and scatters of
-/// all inputs of a layer, of embedding and head (Megatron's TP-sp, arXiv:2205.05198).
+/// all inputs of a layer, and of embedding and head if ranks divide words (Megatron's TP-sp,
+/// arXiv:2205.05198).
 std::int64_t tensor_sent_bytes(const Division& division, const Recipe& recipe,
                                const cost::ModelCost& cost, std::int64_t tokens) {
   const std::int64_t again = recipe.parallelism.tensor_parallel_keep_inputs ? 0 : 2;
   const std::int64_t repeated = recipe.activation_checkpoint.mode == "none" ? 0 : 4;
-  const std::int64_t times = cost.attention.layers * (8 + again + repeated) + 4;
+  const std::int64_t of_words = cost.logits > 0 ? 4 : 0;
+  const std::int64_t times = cost.attention.layers * (8 + again + repeated) + of_words;
   return times * tokens * cost.bytes.input * (division.mesh.tp - 1) / division.mesh.tp;
 }
 

@@ -19,6 +19,8 @@
 #include "armillary/predict/tune/advise.h"
 #include "armillary/proof/prove.h"
 #include "armillary/train/packed_text.h"
+#include "armillary/train/testing/picture_file.h"
+#include "armillary/train/whole_sequences.h"
 
 namespace armillary::train {
 namespace {
@@ -156,6 +158,14 @@ TEST(Estimate, TensorParallelismSendsTheTokensOfTheFormula) {
   EXPECT_EQ(estimate(recipe, text()).tensor_sent_bytes, (3 * 10 + 4) * kHalfOfTokens);
   recipe.parallelism.tensor_parallel_keep_inputs = true;
   EXPECT_EQ(estimate(recipe, text()).tensor_sent_bytes, (3 * 8 + 4) * kHalfOfTokens);
+}
+
+// A dit has no words that ranks divide: its 2 layers alone send 15 tokens.
+TEST(Estimate, PicturesTravelInLayersAlone) {
+  Recipe recipe = small_dit_recipe();
+  recipe.parallelism.tensor_parallel_degree = 2;
+  constexpr std::int64_t kHalfOfTokens = std::int64_t{15} * 24 * 4 / 2;
+  EXPECT_EQ(estimate(recipe, WholeSequences(15)).tensor_sent_bytes, 2 * 10 * kHalfOfTokens);
 }
 
 TEST(Estimate, CountsAllSequencesOfTheStep) {
