@@ -405,6 +405,33 @@ TEST(Sessions, ShareMatricesAlongTp) {
   }
 }
 
+/// Experts are whole on every rank; ranks along tp route tokens of their own, in decode perhaps
+/// none.
+TEST(Sessions, RouteTokensOnEveryRank) {
+  const TinyModel moe("moe");
+  const Tokens prompt = TinyModel::text(37);
+  for (const MeshShape& shape :
+       std::vector<MeshShape>{{}, {.cp = 3}, {.tp = 2}, {.cp = 2, .tp = 2}}) {
+    comm::run_ranks(shape.ranks(), [&](comm::Communicator& world) {
+      const std::string where = fmt::format("cp {} x tp {}", shape.cp, shape.tp);
+      const comm::Mesh mesh(world, shape);
+      const ModelWeights weights = moe.part(mesh.index(MeshAxis::Tp), shape.tp);
+      const std::unique_ptr<model::Model> model = moe.make();
+      SessionsOptions options = options_of("zigzag", 16);
+      if (shape.tp > 1) {
+        options.tensor_parallel = train::tensor_parallel_over_ranks(mesh.along(MeshAxis::Tp));
+      }
+      Sessions sessions(
+          mesh.along(MeshAxis::Cp), *model, [&](int unit) { return weights.of_unit(unit); },
+          options);
+      const SessionId session = sessions.open();
+      expect_close(prefill_one(sessions, session, prompt), moe.last_logits(prompt), where);
+      expect_close(decode_one(sessions, session, 3), moe.last_logits(joined(prompt, {3})),
+                   where + ", next");
+    });
+  }
+}
+
 /// New tokens of decode go to ranks page by page in turn, by their position in the session.
 TEST(Sessions, DealNewTokensByPage) {
   on_ranks(3, options_of("contiguous", 0), [](comm::Communicator&, Sessions& sessions) {

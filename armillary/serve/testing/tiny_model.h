@@ -1,5 +1,5 @@
-// tiny_model.h: a Llama of random weights for tests, and its logits on one rank: whole sequences,
-// by plain S x S attention, without cache, ranks or plans.
+// tiny_model.h: a Llama of random weights for tests, or one with experts, and its logits on one
+// rank: whole sequences, by plain S x S attention, without cache, ranks or plans.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -34,7 +34,10 @@ class TinyModel {
   static constexpr std::int64_t kKvHeads = 2;
   static constexpr std::int64_t kHeadDim = 8;
 
-  TinyModel() : options_(options()) { weights_ = std::make_unique<ModelWeights>(part(0, 1)); }
+  /// `name`: llama or moe.
+  explicit TinyModel(const std::string& name = "llama") : options_(options(name)) {
+    weights_ = std::make_unique<ModelWeights>(part(0, 1));
+  }
 
   /// The weights of a rank along tp.
   ModelWeights part(int tp_index, int tp_ranks) const {
@@ -84,9 +87,9 @@ class TinyModel {
   }
 
  private:
-  static model::ModelOptions options() {
+  static model::ModelOptions options(const std::string& name) {
     model::ModelOptions options;
-    options.name = "llama";
+    options.name = name;
     options.dim = kHeads * kHeadDim;
     options.n_layers = kLayers;
     options.n_heads = kHeads;
