@@ -317,6 +317,8 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   const std::int64_t world = division.mesh.ranks();
   const std::int64_t microbatches = microbatches_of(division.mesh, recipe.training);
   Estimate result = empty_estimate(cost, static_cast<std::size_t>(world));
+  // Of all sequences of the step.
+  result.cost.sequence_flops *= static_cast<double>(recipe.training.global_batch_size);
   result.gradient_sent_bytes = parameter_sent_bytes(recipe, dtypes);
 
   // Plans of every microbatch.
@@ -344,7 +346,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   const cost::AttentionBytes attention = cost::attention_bytes(result.memory.attention, kept_bytes);
   for (PolicyCost& policy : result.policies) {
     policy.more_flops =
-        cost::flops_again(cost, policy.policy, tokens_of_step(recipe), result.visible_pairs);
+        cost::flops_again(result.cost, policy.policy, tokens_of_step(recipe), result.visible_pairs);
     cost::StepMemory memory = memory_of(recipe, cost,
                                         {.policy = policy.policy,
                                          .attention = attention,

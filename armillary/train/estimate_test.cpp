@@ -168,6 +168,17 @@ TEST(Estimate, PicturesTravelInLayersAlone) {
   EXPECT_EQ(estimate(recipe, WholeSequences(15)).tensor_sent_bytes, 2 * 10 * kHalfOfTokens);
 }
 
+// Modulations are products of each sequence, whatever its tokens.
+TEST(Estimate, CountsTheModulationsOfEveryPicture) {
+  Recipe recipe = small_dit_recipe();
+  const auto flops = [&] {
+    return to_json(recipe, estimate(recipe, WholeSequences(15))).at("flops_per_step").get<double>();
+  };
+  const double one = flops();
+  recipe.training.global_batch_size = 3;
+  EXPECT_DOUBLE_EQ(flops(), 3 * one);
+}
+
 TEST(Estimate, CountsAllSequencesOfTheStep) {
   Recipe recipe = recipe_of(4, "ring", "full");
   recipe.training.global_batch_size = 2;
