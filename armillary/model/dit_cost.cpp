@@ -30,6 +30,10 @@ cost::ModelCost dit_cost(const DitOptions& options) {
   cost.parameters = cost.layer_parameters + cost.first_parameters + cost.last_parameters;
   cost.matmul_parameters = cost.layer_matmul_parameters + 2 * patches;
   cost.sequence_flops = 2.0 * static_cast<double>(modulation);
+  // Modulations, and biases behind sums over the ranks; all of embeddings and head.
+  cost.whole_layer_parameters = modulation + layers.n_layers() * (6 * dim + 2 * dim);
+  cost.whole_first_parameters = cost.first_parameters;
+  cost.whole_last_parameters = cost.last_parameters;
 
   // Outputs of both branches; their gradients beside that of the residual.
   cost::TokenBytes& bytes = cost.bytes;

@@ -233,9 +233,13 @@ TEST(Dit, CostCountsTheParameters) {
     std::int64_t all = 0;
     std::int64_t in_layers = 0;
     std::int64_t first = 0;
+    std::int64_t of_ranks = 0;  // of 3 along tp together
     for (const Parameter& parameter : Dit(options).parameters()) {
       const std::int64_t count = count_of_values(parameter.shape);
       all += count;
+      for (int rank = 0; rank < 3; ++rank) {
+        of_ranks += count_of_values(range_of(parameter, rank, 3).size);
+      }
       if (parameter.units.front().starts_with("layers.")) in_layers += count;
       if (parameter.units.front() == "embedding") first += count;
     }
@@ -243,6 +247,8 @@ TEST(Dit, CostCountsTheParameters) {
     EXPECT_EQ(cost.parameters, all);
     EXPECT_EQ(cost.layer_parameters, in_layers);
     EXPECT_EQ(cost.first_parameters, first);
+    EXPECT_EQ(cost.along_tp(3).parameters, of_ranks);
+    EXPECT_EQ(cost.along_tp(3).first_parameters, 3 * first);
     EXPECT_EQ(cost.with_layers(5).parameters, Dit([&] {
                                                 DitOptions five = options;
                                                 five.layers.n_layers(5);

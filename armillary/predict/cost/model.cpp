@@ -46,6 +46,7 @@ ModelCost ModelCost::with_layers(std::int64_t layers) const {
   cost.parameters += layer_parameters / present * more;
   cost.layer_parameters += layer_parameters / present * more;
   cost.expert_parameters += expert_parameters / present * more;
+  cost.whole_layer_parameters += whole_layer_parameters / present * more;
   cost.matmul_parameters += layer_matmul_parameters / present * more;
   cost.layer_matmul_parameters += layer_matmul_parameters / present * more;
   cost.token_flops *= ratio;
@@ -61,6 +62,12 @@ ModelCost ModelCost::along_tp(int tp) const {
     *count += more * attention.layers * kv_parameters;
   }
   cost.kv_parameters += more * kv_parameters;
+  const std::int64_t others = tp - 1;
+  cost.layer_parameters += others * whole_layer_parameters;
+  cost.first_parameters += others * whole_first_parameters;
+  cost.last_parameters += others * whole_last_parameters;
+  cost.parameters +=
+      others * (whole_layer_parameters + whole_first_parameters + whole_last_parameters);
   cost.bytes.layer += more * bytes.kv;
   cost.bytes.kv += more * bytes.kv;
   return cost;

@@ -63,6 +63,11 @@ struct ModelCost {
   /// the rows that a token has in them.
   std::int64_t expert_parameters = 0;
   std::int64_t expert_rows = 0;
+  /// The parts of those of layers, and of the first and the last unit, that every rank along tp
+  /// has.
+  std::int64_t whole_layer_parameters = 0;
+  std::int64_t whole_first_parameters = 0;
+  std::int64_t whole_last_parameters = 0;
   /// The parts of the units before and after the layers. Both 0: units are not known.
   std::int64_t first_parameters = 0;
   std::int64_t last_parameters = 0;
@@ -92,7 +97,7 @@ struct ModelCost {
   ModelCost with_layers(std::int64_t layers) const;
 
   /// The model as ranks along tp have it, 1 / tp each: K, V and the matrices that make them count
-  /// for every rank that has a copy (kv_copies).
+  /// for every rank that has a copy (kv_copies), and whole parameters for each.
   ModelCost along_tp(int tp) const;
 };
 
