@@ -32,8 +32,7 @@ std::string mask_with_window(std::string_view mask, std::int64_t tokens) {
 
 void check_window(const Recipe& recipe) {
   const std::int64_t window = recipe.model.sliding_window;
-  const bool has_key = recipe.model.name == "llama" || recipe.model.name == "moe";
-  if (!has_key || window == 0) return;
+  if (window == 0) return;
   const std::int64_t length = recipe.training.seq_len;
   const plan::Mask required =
       plan::window_mask({.q = length, .kv = length}, {.left = window - 1}, plan::Align::Start);

@@ -95,6 +95,20 @@ TEST(Recipe, ValidateRefusesWhatCrossesKeys) {
   EXPECT_THAT([&] { validate(huge); }, ThrowsMessage<InvalidArgument>(HasSubstr("overflows")));
 }
 
+// A model knows no masks: without this one it would be trained as another one.
+TEST(Recipe, AWindowIsThatOfTheMask) {
+  for (const std::string name : {"llama", "moe"}) {
+    Recipe recipe = recipe_with("model.name=" + name);
+    recipe.model.sliding_window = 100;
+    EXPECT_THAT(
+        [&] { validate(recipe); },
+        ThrowsMessage<InvalidArgument>(HasSubstr("with model.sliding_window 100; a mask that ")))
+        << name;
+    recipe.parallelism.mask = "documents:within=window,left=99,right=0";
+    validate(recipe);
+  }
+}
+
 // Saved by nobody: a reader would believe in checkpoints that are not there.
 TEST(Recipe, KeysOfCheckpointsThatAreNotSavedAreRefused) {
   expect_invalid(
