@@ -5,6 +5,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -92,6 +93,19 @@ void add_values(plan::step::StepShape& shape, UnitShape& unit, const model::Para
   }
 }
 
+/// Each rank along ep has an expert.
+void check_experts(const plan::step::StepShape& shape,
+                   const std::vector<model::Parameter>& parameters) {
+  for (const model::Parameter& parameter : parameters) {
+    const std::int64_t experts = parameter.shape.empty() ? 0 : parameter.shape[0];
+    if (!parameter.is_expert || shape.ep <= experts) continue;
+    fail<InvalidArgument>(
+        "step: ep {} of {} experts of {}; at most one rank an expert is required; nearest: ep {}",
+        shape.ep, experts, parameter.name,
+        plan::step::nearest_ep(shape, shape.ep, std::max(static_cast<int>(experts), 1)));
+  }
+}
+
 }  // namespace
 
 plan::step::StepShape step_shape_of(const model::Model& model,
@@ -134,7 +148,10 @@ plan::step::StepShape step_shape_of(const model::Model& model, const MeshShape& 
     }
   }
   // Before anything is divided over ep.
-  if (shape.ep > 1) plan::step::check_shape(shape);
+  if (shape.ep > 1) {
+    plan::step::check_shape(shape);
+    for (const std::vector<model::Parameter>& of_unit : owned) check_experts(shape, of_unit);
+  }
   const int ranks = mesh.dp / shape.copies * mesh.cp;
   for (std::size_t unit = 0; unit < owned.size(); ++unit) {
     const bool is_ep = shape.units[unit].experts > 0;

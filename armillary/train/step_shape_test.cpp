@@ -164,6 +164,18 @@ TEST(StepShape, HasTheShardsOfStoresWithExperts) {
   }
 }
 
+TEST(StepShape, MoreRanksThanExpertsAreRefused) {
+  Recipe recipe = small_recipe();
+  recipe.model.name = "moe";
+  recipe.model.num_experts = 6;
+  recipe.parallelism.expert_parallel_degree = 8;
+  EXPECT_THAT(
+      [&] { step_shape_of(*make_model(recipe), {.cp = 8}, recipe.parallelism, recipe.training); },
+      ThrowsMessage<InvalidArgument>(
+          HasSubstr("step: ep 8 of 6 experts of layers.0.moe.experts.w1; at most one rank an "
+                    "expert is required; nearest: ep 4")));
+}
+
 TEST(StepShape, CopiesThatDoNotDivideDpAreRefused) {
   Recipe recipe = small_recipe();
   recipe.parallelism.data_parallel_replicate_degree = 2;

@@ -438,6 +438,12 @@ TEST(StepShape, SaysWhatIsWrong) {
             }),
             "step: ep 6 in tp 2 x cp 4 x dp 2; whole axes from the left, and a divisor of the next "
             "one, are required; nearest: ep 4");
+  EXPECT_THAT(text([](StepShape& s) {
+                s.mesh = {.dp = 2, .cp = 4, .tp = 2};
+                add_experts(s, 7);
+              }),
+              HasSubstr("nearest: ep 8"));
+  EXPECT_THAT(text([](StepShape& s) { add_experts(s, 3); }), HasSubstr("nearest: ep 2"));
   EXPECT_EQ(text([](StepShape& s) {
               add_experts(s, 1);
               s.units[2].split = 1;

@@ -44,21 +44,6 @@ std::array<int, 4> sizes_for_ep(const StepShape& shape) {
           shape.mesh.dp / shape.copies};
 }
 
-/// The largest legal ep that is not above `ep`.
-int legal_ep(const StepShape& shape, int ep) {
-  int inner = 1;
-  for (const int size : sizes_for_ep(shape)) {
-    if (ep >= inner * size) {
-      inner *= size;
-      continue;
-    }
-    int part = ep / inner;
-    while (size % part != 0) --part;
-    return inner * part;
-  }
-  return inner;
-}
-
 /// Ranks that share experts, and the tokens of their own that these need.
 void check_experts(const StepShape& shape) {
   const bool has_experts =
@@ -67,13 +52,13 @@ void check_experts(const StepShape& shape) {
     fail<InvalidArgument>("step: ep {} with a model that has no experts; ep 1 is required",
                           shape.ep);
   }
-  const int legal = legal_ep(shape, std::max(shape.ep, 1));
-  if (shape.ep != legal) {
+  const int nearest = nearest_ep(shape, shape.ep, std::numeric_limits<int>::max());
+  if (shape.ep != nearest) {
     fail<InvalidArgument>(
         "step: ep {} in tp {} x cp {} x dp {}{}; whole axes from the left, and a divisor of the "
         "next one, are required; nearest: ep {}",
         shape.ep, shape.mesh.tp, shape.mesh.cp, shape.mesh.dp / shape.copies,
-        shape.copies > 1 ? " of a copy" : "", legal);
+        shape.copies > 1 ? " of a copy" : "", nearest);
   }
   if (has_experts && shape.mesh.tp > 1 && !shape.sequence_parallel) {
     fail<InvalidArgument>(
@@ -157,6 +142,21 @@ void check_unit(const StepShape& shape, int index) {
 }
 
 }  // namespace
+
+int nearest_ep(const StepShape& shape, int wish, int most) {
+  const auto distance = [&](std::int64_t ep) { return ep < wish ? wish - ep : ep - wish; };
+  std::int64_t nearest = 1;
+  std::int64_t inner = 1;
+  for (const int size : sizes_for_ep(shape)) {
+    // 1 is nearer than any other above twice the wish.
+    for (std::int64_t part = 1; part <= size && inner * part <= 2 * std::int64_t{wish}; ++part) {
+      const std::int64_t ep = inner * part;
+      if (size % part == 0 && ep <= most && distance(ep) < distance(nearest)) nearest = ep;
+    }
+    inner *= size;
+  }
+  return static_cast<int>(nearest);
+}
 
 void check_shape(const StepShape& shape) {
   const std::int64_t ranks =

@@ -78,6 +78,10 @@ struct StepShape {
 /// @throws InvalidArgument naming what is wrong and the nearest legal choice.
 void check_shape(const StepShape& shape);
 
+/// The ep of the mesh, none above `most`, that is nearest to a wish; of two equally near ones, the
+/// smaller. Requires copies that divide dp, sharers that divide tp, and most >= 1.
+int nearest_ep(const StepShape& shape, int wish, int most);
+
 /// Axes of a step as bits, 1 << MeshAxis. Copies are an axis of their own, with the rest of dp
 /// inside them; so are the sharers inside tp, and the rest of the axis of which ep takes a part,
 /// outside of that part.
