@@ -81,7 +81,10 @@ void scale_mesh(Recipe& recipe) {
       std::ranges::count_if(degrees, [](const std::int64_t* degree) { return *degree > 1; });
   for (std::int64_t* degree : degrees) lower(*degree, axes == 1 ? 4 : 2);
   lower(p.pipeline_parallel_degree, kLayers);
-  lower(p.expert_parallel_degree, 2);
+  // One axis of 3 stays, and ep takes all of it or none.
+  const bool is_three =
+      std::ranges::any_of(degrees, [](const std::int64_t* degree) { return *degree == 3; });
+  lower(p.expert_parallel_degree, is_three ? 3 : 2);
   p.threads_per_rank = 1;
   const std::int64_t sequences =
       std::clamp<std::int64_t>(training.global_batch_size / dp, 1, kSequences);

@@ -71,6 +71,9 @@ TEST(Scale, AxesAboveOneStayAboveOne) {
   EXPECT_EQ(with({}), (MeshShape{}));
   EXPECT_EQ(with({cp + "64"}), (MeshShape{.cp = 4}));
   EXPECT_EQ(with({cp + "3"}), (MeshShape{.cp = 3}));
+  const std::string ep = "parallelism.expert_parallel_degree=";
+  EXPECT_EQ(with({"model.name=moe", cp + "3", ep + "3"}), (MeshShape{.cp = 3}));
+  EXPECT_EQ(with({"model.name=moe", cp + "64", ep + "8"}), (MeshShape{.cp = 4}));
   EXPECT_EQ(with({tp + "8"}), (MeshShape{.tp = 4}));
   EXPECT_EQ(with({dp + "16"}), (MeshShape{.dp = 4}));
   EXPECT_EQ(with({cp + "8", tp + "8"}), (MeshShape{.cp = 2, .tp = 2}));
