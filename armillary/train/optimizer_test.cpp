@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "armillary/comm/local.h"
+
 namespace armillary::train {
 namespace {
 
@@ -55,6 +57,26 @@ TEST(Optimizer, ASignRateMovesAgainstTheSign) {
   EXPECT_TRUE(at::equal(bias.value, at::tensor({0.25F, 0.5F, 0.75F})));
   EXPECT_TRUE(at::equal(bias.mean, at::zeros_like(bias.mean)));
   EXPECT_LT(other.value.item<float>(), 1);
+}
+
+/// N3: two ranks with the same dense gradients, of squares 20, and each with experts of its own, of
+/// squares 50: sqrt(120), and not that of a rank or of dense parameters that count twice.
+TEST(Optimizer, TheNormCountsExpertsOnceBesideWhatRanksShare) {
+  comm::run_ranks(2, [](comm::Communicator& comm) {
+    Piece dense = piece_of(at::zeros({2}));
+    dense.gradient.copy_(at::tensor({2.0F, -4.0F}));
+    dense.is_copy = comm.rank() == 1;
+    Piece experts = piece_of(at::zeros({2, 1}));
+    experts.gradient.copy_(at::tensor({5.0F, -5.0F}).view({2, 1}));
+    experts.is_expert = true;
+    experts.unit = 1;
+    Optimizer optimizer({dense, experts}, kOptions);
+    for (const int unit : {0, 1}) optimizer.add_squares(unit);
+    optimizer.sum_squares(comm);
+    const double norm = optimizer.clip(INFINITY);
+    EXPECT_DOUBLE_EQ(norm, std::sqrt(120));
+    EXPECT_NEAR(norm, 10.954, 5e-4);
+  });
 }
 
 /// Five steps against the formulas of the papers. Adam adds the decay to the gradient.
