@@ -57,6 +57,10 @@ TEST(ExpertsGrid, EveryViewEqualsOneRank) {
                                     {{.dp = 2, .cp = 2, .tp = 2}, 1, "none", {.ep = 8}},
                                     {{.dp = 2, .cp = 2, .tp = 2}, 2, "full", {.ep = 2}},
                                     {{.dp = 2, .cp = 2, .tp = 2}, 3, "none", {.ep = 4}},
+                                    {{.cp = 2, .tp = 2}, 3, "none"},
+                                    {{.cp = 4, .tp = 2}, 2, "none", {.ep = 2}},
+                                    {{.cp = 4, .tp = 2}, 3, "none", {.ep = 8}},
+                                    {{.cp = 2, .tp = 4}, 0, "full", {.ep = 8}},
                                     {{.dp = 8}, 3, "none", {.ep = 4}}};
   for (const GridCell& cell : cells) {
     expect_equal(trace_of(on_cell(recipe, cell)), one, to_string(cell));
