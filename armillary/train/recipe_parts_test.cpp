@@ -8,6 +8,7 @@
 #include <string>
 
 #include "armillary/core/error.h"
+#include "armillary/train/packed_text.h"
 #include "armillary/train/recipe.h"
 
 namespace armillary::train {
