@@ -128,8 +128,7 @@ void print_methods(const tune::AdviceQuestion& request) {
 void print_advice(const tune::AdviceQuestion& request, const tune::Advice& advice,
                   std::size_t top) {
   const tune::Advised& best = advice.meshes.front();
-  const auto& [products, attention, passes, tensor, gradients, optimizer, pipeline, hidden] =
-      best.time;
+  const cost::StepTime& time = best.time;
   fmt::print("{} on {}: {}, batch {}\n  {}\n  attention: {}\n", request.model, request.cluster.name,
              count_of(request.step.seq, "token"), request.step.batch, to_string(best),
              to_string(best.attention));
@@ -137,8 +136,8 @@ void print_advice(const tune::AdviceQuestion& request, const tune::Advice& advic
       "  {:.3f} s a step: products {:.3f}, attention {:.3f}, passes over activations {:.3f}, "
       "messages of tp {:.3f}, pipeline {:.3f}, gradients and parameters {:.3f}, optimizer {:.3f}; "
       "hidden {:.3f}\n",
-      best.time.total(), products, attention, passes, tensor, pipeline, gradients, optimizer,
-      hidden);
+      time.total(), time.products, time.attention, time.passes, time.tensor_parallel, time.pipeline,
+      time.gradients, time.optimizer, time.hidden);
   fmt::print("  {:.2f} GiB of {:.2f}; longest sequence that fits: {}\n", gib(best.memory.total()),
              gib(request.cluster.device.memory_bytes), count_of(best.longest_seq, "token"));
   for (const std::string& reason : advice.reasons) fmt::print("  {}\n", reason);

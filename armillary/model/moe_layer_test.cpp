@@ -46,7 +46,7 @@ at::Tensor leaf(const at::Tensor& values) {
   return values.clone().requires_grad_(true);
 }
 
-double distance(const at::Tensor& a, const at::Tensor& b) {
+double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return a.numel() == 0 ? 0 : (a - b).abs().max().item<double>();
 }
 
@@ -106,14 +106,14 @@ TEST(Experts, AreSumsOfPlainProducts) {
         gradients.push_back({x_TE.grad(), weights_TK.grad(), weights.w1_XFE.grad(),
                              weights.w2_XEF.grad(), weights.w3_XFE.grad()});
       }
-      EXPECT_LE(distance(outs[0], outs[1]), 1e-12) << where;
+      EXPECT_LE(largest_difference(outs[0], outs[1]), 1e-12) << where;
       if (tokens == 0) {
         for (std::size_t i = 2; i < 5; ++i)
           EXPECT_EQ(gradients[0][i].abs().max().item<double>(), 0);
         continue;
       }
       for (std::size_t i = 0; i < 5; ++i) {
-        EXPECT_LE(distance(gradients[0][i], gradients[1][i]), 1e-12) << where << " " << i;
+        EXPECT_LE(largest_difference(gradients[0][i], gradients[1][i]), 1e-12) << where << " " << i;
       }
     }
   }
@@ -133,10 +133,10 @@ TEST(Experts, OfNarrowValuesAreCloseToFp64) {
   };
   const at::Tensor exact = out(at::kDouble, at::kDouble);
   const double largest = exact.abs().max().item<double>();
-  EXPECT_LE(distance(out(at::kFloat, at::kFloat).to(at::kDouble), exact), 1e-5 * largest);
+  EXPECT_LE(largest_difference(out(at::kFloat, at::kFloat).to(at::kDouble), exact), 1e-5 * largest);
   const at::Tensor bf16 = out(at::kBFloat16, at::kFloat);
   EXPECT_EQ(bf16.scalar_type(), at::kBFloat16);
-  EXPECT_LE(distance(bf16.to(at::kDouble), exact), 0.1 * largest);
+  EXPECT_LE(largest_difference(bf16.to(at::kDouble), exact), 0.1 * largest);
 }
 
 MoeOptions router_options() {
@@ -149,7 +149,7 @@ TEST(Router, TiesGoToTheLowestNumber) {
   const at::Tensor x_TE = normal_fp64({3, kDimHere}, 7);
   const Routes even = route(x_TE, {gate_XE}, router_options(), {});
   EXPECT_TRUE(at::equal(even.experts_TK, at::tensor({0, 1}, at::kLong).expand({3, 2})));
-  EXPECT_LE(distance(even.weights_TK, at::full({3, 2}, 0.5, at::kDouble)), 1e-15);
+  EXPECT_LE(largest_difference(even.weights_TK, at::full({3, 2}, 0.5, at::kDouble)), 1e-15);
   // Experts 1 and 3 are equal, and above the others.
   const at::Tensor some_XE = gate_XE.clone();
   some_XE.select(0, 1).fill_(1);
@@ -170,7 +170,7 @@ TEST(Router, ABiasCountsInTheChoiceAlone) {
   const Routes routes = route(x_TE, {gate_XE, bias_X}, options, {});
   EXPECT_TRUE(at::equal(routes.experts_TK, at::full({kTokensHere, 1}, 3, at::kLong)));
   const at::Tensor scores_TX = at::softmax(at::matmul(x_TE, gate_XE.t()), 1);
-  EXPECT_LE(distance(routes.weights_TK, scores_TX.narrow(1, 3, 1)), 1e-15);
+  EXPECT_LE(largest_difference(routes.weights_TK, scores_TX.narrow(1, 3, 1)), 1e-15);
 }
 
 /// Weights and their gradient in the gate, by plain autograd.
@@ -196,9 +196,9 @@ TEST(Router, GradientsAreThoseOfPlainAutograd) {
       if (norm) weights_TK = weights_TK / weights_TK.sum(1, true);
       weights_TK = weights_TK * 2.5;
       (weights_TK * dweights_TK).sum().backward();
-      EXPECT_LE(distance(routes.weights_TK, weights_TK), 1e-14);
-      EXPECT_LE(distance(gate_XE.grad(), plain_XE.grad()), 1e-13);
-      EXPECT_LE(distance(x_TE.grad(), plain_TE.grad()), 1e-13);
+      EXPECT_LE(largest_difference(routes.weights_TK, weights_TK), 1e-14);
+      EXPECT_LE(largest_difference(gate_XE.grad(), plain_XE.grad()), 1e-13);
+      EXPECT_LE(largest_difference(x_TE.grad(), plain_TE.grad()), 1e-13);
     }
   }
 }
@@ -239,7 +239,7 @@ TEST(Router, TheBalanceLossPullsAsItsFormula) {
         }
       }
       loss.backward();
-      EXPECT_LE(distance(gate_XE.grad(), plain_XE.grad()), 1e-14)
+      EXPECT_LE(largest_difference(gate_XE.grad(), plain_XE.grad()), 1e-14)
           << static_cast<int>(score) << " " << static_cast<int>(over);
     }
   }
