@@ -245,6 +245,18 @@ TEST(Router, TheBalanceLossPullsAsItsFormula) {
   }
 }
 
+/// Logits so far below 0 that no score of a token is above it.
+TEST(Router, ScoresThatAreAllZeroHaveFiniteGradients) {
+  MoeOptions options = router_options();
+  options.score = RouterScore::Sigmoid;
+  options.router_aux_loss_coef = 0.3;
+  const at::Tensor gate_XE = leaf(at::full({kExpertsHere, kDimHere}, -1000.0, at::kDouble));
+  const Routes routes = route(at::ones({1, kDimHere}, at::kDouble), {gate_XE}, options, {});
+  EXPECT_EQ(routes.weights_TK.abs().max().item<double>(), 0);
+  routes.weights_TK.sum().backward();
+  EXPECT_EQ(gate_XE.grad().abs().max().item<double>(), 0);
+}
+
 /// E5: only backward leaves what moves the bias, once.
 TEST(Router, TheGradientOfTheBiasCountsTokens) {
   MoeOptions options = router_options();

@@ -88,14 +88,17 @@ Routes route(const at::Tensor& x_TE, const RouterWeights& weights, const MoeOpti
                      .narrow(1, 0, options.top_k)
                      .contiguous();
   }
-  at::Tensor weights_TK = scores_TX.gather(1, experts_TK);
   // Scores of sigmoid may all be 0; a sum that is not stays the same.
-  if (options.route_norm) weights_TK = weights_TK / (weights_TK.sum(1, /*keepdim=*/true) + 1e-20);
+  const auto shares = [](const at::Tensor& scores) {
+    return scores / (scores.sum(1, /*keepdim=*/true) + 1e-20);
+  };
+  at::Tensor weights_TK = scores_TX.gather(1, experts_TK);
+  if (options.route_norm) weights_TK = shares(weights_TK);
   if (options.route_scale != 1) weights_TK = weights_TK * options.route_scale;
   // The balance, which has gradients alone.
   if (!at::GradMode::is_enabled()) return {experts_TK, weights_TK};
   if (options.router_aux_loss_coef > 0) {
-    const at::Tensor shares_TX = is_softmax ? scores_TX : scores_TX / scores_TX.sum(1, true);
+    const at::Tensor shares_TX = is_softmax ? scores_TX : shares(scores_TX);
     weights_TK = with_gradient(weights_TK, shares_TX,
                                balance_gradient(experts_TK, shares_TX, options, place));
   }
