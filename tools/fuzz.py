@@ -37,10 +37,10 @@ class Runner:
     def __init__(self, program, folder, timeout):
         self.program, self.folder, self.timeout = program, folder, timeout
 
-    def __call__(self, made, command):
+    def __call__(self, contents, command):
         shutil.rmtree(self.folder, ignore_errors=True)
         base = {"text.txt": files.TEXT.encode(), "recipe.toml": files.RECIPE.encode()}
-        for name, data in (base | made).items():
+        for name, data in (base | contents).items():
             path = self.folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
@@ -85,8 +85,8 @@ def main(arguments):
     with tempfile.TemporaryDirectory(prefix="armillary_fuzz_") as scratch:
         run = Runner(arguments.program, pathlib.Path(scratch) / "input", arguments.timeout)
         kind = KINDS[arguments.kind](run)
-        for made, command in kind.valid():
-            finished = run(made, command)
+        for contents, command in kind.valid():
+            finished = run(contents, command)
             if finished is None or finished.returncode != 0:
                 print(f"fuzz: a valid file is refused by {' '.join(command)}: {finished}", file=sys.stderr)
                 return 2
@@ -95,16 +95,16 @@ def main(arguments):
         for number in itertools.count(arguments.first):
             if time.monotonic() - begin > arguments.seconds or number - arguments.first == arguments.count:
                 break
-            made, command = kind.changed(random.Random(f"{arguments.kind} {arguments.seed} {number}"))
-            finished = run(made, command)
+            contents, command = kind.changed(random.Random(f"{arguments.kind} {arguments.seed} {number}"))
+            finished = run(contents, command)
             fault = fault_of(finished)
             if not fault:
                 counts["accepted" if finished.returncode == 0 else "refused"] += 1
                 continue
             counts["faults"] += 1
-            kept = arguments.out.resolve() / f"{arguments.kind}-{arguments.seed}-{number}"
-            shutil.copytree(run.folder, kept, dirs_exist_ok=True)
-            print(f"fault {fault[:2000]}\n  {words_of_shell(kept, run.program, command)}", flush=True)
+            folder = arguments.out.resolve() / f"{arguments.kind}-{arguments.seed}-{number}"
+            shutil.copytree(run.folder, folder, dirs_exist_ok=True)
+            print(f"fault {fault[:2000]}\n  {words_of_shell(folder, run.program, command)}", flush=True)
     seconds, texts = time.monotonic() - begin, ", ".join(f"{count} {name}" for name, count in counts.items())
     print(f"{arguments.kind}: {sum(counts.values())} inputs in {seconds:.0f} s, {texts}")
     return 1 if counts["faults"] else 0

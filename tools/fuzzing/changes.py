@@ -104,4 +104,4 @@ def changed_tree(tree, random, raw=True):
 def json_bytes(tree):
     """The text of a tree, compact."""
     text = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass")
-    return re.sub(f'"{_MARK}(\\d+)"'.encode(), lambda found: RAW[int(found[1])], text)
+    return re.sub(f'"{_MARK}(\\d+)"'.encode(), lambda match: RAW[int(match[1])], text)

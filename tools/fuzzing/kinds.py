@@ -82,21 +82,21 @@ class JsonLines:
 
     def changed(self, draw):
         lines = [json_bytes(changed_tree(x, draw) if draw.random() < 0.2 else x) for x in self.lines]
-        made = self.files(lines)
+        contents = self.files(lines)
         if draw.random() < 0.4:
-            made["a.jsonl"] = changed_bytes(made["a.jsonl"], draw)
-        return made, self.command(draw.choice(["cut", "best_fit"]), draw.choice(["0", "0.5"]))
+            contents["a.jsonl"] = changed_bytes(contents["a.jsonl"], draw)
+        return contents, self.command(draw.choice(["cut", "best_fit"]), draw.choice(["0", "0.5"]))
 
 
 class Shards:
-    """A folder of token shards by `data check`, `data show` and `eval`; most hashes are made right again."""
+    """A folder of token shards by `data check`, `data show` and `eval`; most hashes are right again."""
 
     COMMANDS = [["data", "check", "tokens"], ["data", "show", "tokens"]]
     RUNS = [evaluate("--part", part, training__dataset_path="tokens") for part in ("train", "validation")]
 
     def __init__(self, run):
-        made, command = next(JsonLines(run).valid())
-        finished = run(made, command)
+        contents, command = next(JsonLines(run).valid())
+        finished = run(contents, command)
         assert finished.returncode == 0, finished.stderr.decode(errors="replace")
         self.files = {f"tokens/{file.name}": file.read_bytes() for file in run.folder.glob("made/*")}
         self.index = files.index_tree(self.files["tokens/corpus.json"])
@@ -105,23 +105,23 @@ class Shards:
         return [(self.files, command) for command in self.COMMANDS + self.RUNS]
 
     def changed(self, draw):
-        made, index = dict(self.files), self.index
+        contents, index = dict(self.files), self.index
         if draw.random() < 0.5:
-            name = draw.choice([name for name in made if name.endswith(".tokens")])
-            made[name] = changed_bytes(made[name], draw, same_size=draw.random() < 0.8)
+            name = draw.choice([name for name in contents if name.endswith(".tokens")])
+            contents[name] = changed_bytes(contents[name], draw, same_size=draw.random() < 0.8)
             index = json.loads(json.dumps(index))
             for shard in index["sources"][0]["shards"]:
                 if f"tokens/{shard['file']}" == name and draw.random() < 0.7:
-                    shard["hash"] = files.content_hash(made[name])
+                    shard["hash"] = files.content_hash(contents[name])
         else:
             index = changed_tree(index, draw)
         body = json_bytes(index)
         if draw.random() < 0.1:
             body = changed_bytes(body, draw)
-        made["tokens/corpus.json"] = files.sealed(body)
+        contents["tokens/corpus.json"] = files.sealed(body)
         if draw.random() < 0.05:
-            made["tokens/corpus.json"] = changed_bytes(made["tokens/corpus.json"], draw)
-        return made, draw.choice(self.RUNS if draw.random() < SLOW_SHARE else self.COMMANDS)
+            contents["tokens/corpus.json"] = changed_bytes(contents["tokens/corpus.json"], draw)
+        return contents, draw.choice(self.RUNS if draw.random() < SLOW_SHARE else self.COMMANDS)
 
 
 KINDS = {"tokenizer": Tokenizers, "gguf": Gguf, "jsonl": JsonLines, "shards": Shards}
