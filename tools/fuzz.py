@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import unicodedata
 
 from fuzzing import files
 from fuzzing.kinds import KINDS
@@ -70,9 +71,9 @@ def fault_of(finished):
     if word:
         return f"{word} in: {text.strip()}"
     line = text.removesuffix("\n")
-    is_line = line != text and line.startswith("armillary: ") and line.isprintable()
-    is_line = is_line and len(error) < MOST_LINE
-    return "" if code == 0 or is_line else f"no line of printable text: {text!r}"
+    is_line = line != text and line.startswith("armillary: ") and len(line.splitlines()) == 1
+    is_line = is_line and len(error) < MOST_LINE and not any(unicodedata.category(c) == "Cc" for c in line)
+    return "" if code == 0 or is_line else f"no line for a terminal: {text!r}"
 
 
 def words_of_shell(folder, program, command):

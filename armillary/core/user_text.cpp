@@ -38,8 +38,10 @@ std::size_t sequence_length(std::string_view text, std::size_t i) {
   return 4;
 }
 
-/// Whether a sequence is a control character: C0, DEL, or C1, which terminals obey too.
+/// Whether a sequence is a control character: C0, DEL, or C1, which terminals obey too; or U+2028
+/// or U+2029, which end a line.
 bool is_control(std::string_view sequence) {
+  if (sequence == "\xE2\x80\xA8" || sequence == "\xE2\x80\xA9") return true;
   const auto lead = static_cast<unsigned char>(sequence.front());
   if (sequence.size() == 2) return lead == 0xC2U && static_cast<unsigned char>(sequence[1]) < 0xA0U;
   return lead < 0x20U || lead == 0x7FU;

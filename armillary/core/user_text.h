@@ -17,8 +17,9 @@ namespace armillary {
 /// 3-7: no overlong forms, no surrogates, nothing above U+10FFFF); nothing if `text` is UTF-8.
 std::optional<std::int64_t> first_invalid_utf8(std::string_view text);
 
-/// The text with `\x1b` for each byte of a control character, and for each that is not part of
-/// UTF-8. Line ends stay. The result is UTF-8, and `text` itself if it was printable.
+/// The text with `\x1b` for each byte of a control character, of U+2028 and U+2029, which end
+/// lines, and for each that is not part of UTF-8. Line feeds stay. The result is UTF-8, and `text`
+/// itself if it was printable.
 std::string printable(std::string_view text);
 
 /// Longest text that excerpt() and quote() show whole: room for paths, keys and values, not for

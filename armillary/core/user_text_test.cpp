@@ -28,6 +28,8 @@ TEST(Printable, EscapesWhatATerminalObeysAndWhatIsNoUtf8) {
   EXPECT_EQ(printable("a\xFFz\xC3"), "a\\xffz\\xc3");
   EXPECT_EQ(printable("\xED\xA0\x80"), "\\xed\\xa0\\x80") << "a surrogate";
   EXPECT_EQ(printable("two\nlines"), "two\nlines");
+  EXPECT_EQ(printable("two\xE2\x80\xA8lines\xE2\x80\xA9"), "two\\xe2\\x80\\xa8lines\\xe2\\x80\\xa9")
+      << "separators of lines";
   EXPECT_EQ(printable(std::string(1, '\0')), "\\x00");
 }
 

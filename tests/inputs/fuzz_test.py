@@ -39,8 +39,8 @@ def test_changed_files_are_read_or_refused_in_one_line(tmp_path, kind, count):
     [
         ("exit 1", "exit code 1"),
         ("kill -SEGV $$", "signal 11"),
-        ("exit 2", "no line"),
-        ("printf 'armillary: a\\nb\\n' >&2; exit 2", "no line"),
+        ("exit 2", "no line for a terminal"),
+        ("printf 'armillary: a\\nb\\n' >&2; exit 2", "no line for a terminal"),
         ("echo 'armillary: std::bad_alloc' >&2; exit 2", "std::"),
     ],
 )
