@@ -12,8 +12,6 @@
 namespace armillary::tokenizer {
 namespace {
 
-constexpr std::size_t kMostTextBytes = std::size_t{1} << 30;
-
 /// The added tokens that are looked for before the normalizer, or behind it, there with normalized
 /// contents.
 std::vector<AddedToken> tokens_behind(const TokenizerParts& parts, bool is_normalized) {

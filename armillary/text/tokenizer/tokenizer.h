@@ -64,7 +64,7 @@ class Tokenizer {
 
   /// Ids of a text. U+FFFD stands for bytes that are no UTF-8, as Python's errors="replace".
   /// `with_special`: with the ids in front and behind that the tokenizer adds.
-  /// @throws InvalidArgument for a text of 1 GiB or more, or as SplitPattern::find.
+  /// @throws InvalidArgument for a text of 1 GiB or more, or as replaced() and SplitPattern::find.
   std::vector<TokenId> encode(std::string_view text, bool with_special = false) const;
 
   /// The same of many texts, on all cores. @throws as encode(), for the first that fails.

@@ -99,6 +99,17 @@ TEST(Tokenizer, AddedTokensTakeTheLongestAndWhiteSpace) {
   EXPECT_THAT(tokenizer.encode("a \t<|end|>x  b<|end|>"), ElementsAre('a', 261, 'b', 260));
 }
 
+TEST(Tokenizer, TextsThatGrowWithoutEndAreRefused) {
+  const ReplaceText step{.text = "a", .with = std::string(2000, 'a')};
+  EXPECT_EQ(normalized("aba", {step}).size(), 4001U);
+  EXPECT_THAT(
+      [&] {
+        normalized("a", {step, step, step});
+      },
+      ThrowsMessage<InvalidArgument>(
+          HasSubstr("4000000 bytes of text, more than 1073741824 with 'aaa")));
+}
+
 TEST(Tokenizer, ThreadsGetTheSameIds) {
   const Tokenizer tokenizer = of_json(byte_level_json());
   const std::string text = "the it the it.the";
