@@ -1,6 +1,7 @@
 """Every benchmark runs in its smallest size and has the columns it promises; a contender that fails is a row
 with the reason."""
 
+import argparse
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import shlex
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
 from bench import contest, mesh, strategies
@@ -127,6 +129,42 @@ def test_train():
         ]
         assert max(first) - min(first) < 1e-3 * min(first)
     assert all(row["left_out_turns"] == len(row["left_out_cores"]) for row in lines)
+
+
+def test_prepare():
+    if not (ROOT / "build" / "bin" / "prepare_bench").is_file():
+        pytest.skip("[SKIP] build/bin/prepare_bench is not built: Google Benchmark is required for it")
+    pytest.importorskip("tokenizers", reason="[SKIP] Python has no tokenizers: ./dev setup test")
+    size = ["--bytes", 60000, "--words", 400, "--dim", 32, "--layers", 1]
+    *lines, step = rows("prepare", "--quick", "--tokenizer", "gpt2", "qwen", *size)
+    assert [row["what"] for row in lines] == ["gpt2", "qwen"]
+    for row in lines:
+        assert (row["bytes"], row["vocabulary"]) == (60000, 400)
+        assert row["over_pypi"] == row["ours_tokens_per_s"] / row["pypi_tokens_per_s"] > 0
+    assert 0 < step["of_step"] == step["read_seconds"] / step["step_seconds"] < 1
+
+
+def test_tokens_that_differ_are_not_compared(tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers", reason="[SKIP] Python has no tokenizers: ./dev setup test")
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")
+    from bench import prepare, tokenizer_files
+    from bench.peers import prepare as sides
+    from bench.peers.protocol import UnableError
+
+    texts = list(prepare.documents(30000))
+    prepare.write_text(tmp_path / "text", texts)
+    tokenizer = tokenizer_files.make("gpt2", texts, 400)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    args = argparse.Namespace(tokenizer=tmp_path / "tokenizer.json", text=tmp_path / "text", folder=tmp_path)
+    sides.prepare_ours(args)
+    sides.prepare_pypi(args, tokenizer)
+    assert sides.require_equal(args, tokenizer) > 5000
+    ids = np.memmap(tmp_path / "pypi.ids", np.uint16, "r+")
+    ids[7::100] += 1
+    ids.flush()
+    with pytest.raises(UnableError, match="documents have other ids"):
+        sides.require_equal(args, tokenizer)
 
 
 def test_mesh():

@@ -1,7 +1,7 @@
 """SmolLM2-135M on long texts, on meshes: logits, words, perplexity and fine-tuning, with ARMILLARY_TEST_ALL.
 
-Without it gguf_test.py has its logits on a short text. Numbers are printed (pytest -s). The text is the language
-reference that Python has with it."""
+Without it gguf_test.py has its logits on a short text. Numbers are printed (pytest -s). The text is the
+language reference that Python has with it."""
 
 import json
 import os
@@ -92,12 +92,13 @@ class Reference:
         self.logits = self.forward()
         print(f"\ntransformers: {TOKENS} tokens in {time.monotonic() - begin:.1f} s")
         plain = self.model.model.rotary_emb
-        self.model.model.rotary_emb = Fp64Angles(self.metadata["llama.rope.freq_base"], 64)
+        self.model.model.rotary_emb = Fp64Angles(
+            self.metadata["llama.rope.freq_base"], self.model.config.head_dim
+        )
         self.logits_of_fp64_angles = self.forward()
         self.model.model.rotary_emb = plain
-        print(
-            f"transformers beside itself with fp64 angles: {error(self.logits_of_fp64_angles, self.logits):.2e}"
-        )
+        of_angles = error(self.logits, self.logits_of_fp64_angles)
+        print(f"transformers beside itself with fp64 angles: error {of_angles:.2e}")
 
     def forward(self):
         with torch.no_grad():
