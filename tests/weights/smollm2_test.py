@@ -21,11 +21,13 @@ SEQUENCES = 8  # of the perplexity
 TUNED_TOKENS, STEPS, RATE = 256, 20, 1e-4  # of the fine-tuning
 SECONDS = 3600
 DEFAULT = ROOT / "recipes" / "default.toml"
-# cp, tp and strategy. 9 heads and 3 KV heads: of 2 ranks along tp one has 6 and 2.
+# cp, tp and strategy. 9 heads and 3 KV heads: of 2 ranks along tp one has 6 and 2, as under `ulysses`.
 HF_MESHES = [(1, 1, "ring"), (2, 1, "ring"), (1, 2, "ring"), (4, 1, "ring"), (2, 2, "ring")]
 MESHES = [
     *HF_MESHES,
-    (3, 1, "ulysses"),
+    (2, 1, "ulysses"),
+    (4, 1, "ulysses"),
+    (8, 1, "ulysses"),
     (1, 3, "ring"),
     (1, 6, "ring"),
     (1, 9, "ring"),
