@@ -11,7 +11,6 @@ import argparse
 import importlib.util
 import pathlib
 import shutil
-import sys
 import tempfile
 
 from bench.contest import (
@@ -38,6 +37,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 RECOMPUTED = ("none", "full")
 #: Ranks along dp and cp, and threads of each.
 OURS = {"ours, cp 2": (1, 2, 1), "ours, dp 2": (2, 1, 1), "ours, 1 rank of 2 threads": (1, 1, 2)}
+SHARED = [name for name, (dp, cp, _) in OURS.items() if dp * cp > 1]
 TRAINER = "Trainer, 2 threads"
 LOSS_BOUNDS = {"fp32": 1e-4, "bf16": 2e-2}  # of the loss
 LR = 1e-5
@@ -99,6 +99,7 @@ def our_peer(args, cell, name, model, folder):
         "parallelism.data_parallel_shard_degree": dp,
         "parallelism.context_parallel_degree": cp,
         "parallelism.threads_per_rank": threads,
+        "parallelism.zero": args.zero,
         "parallelism.mask": "causal",
         "comm.train_timeout_seconds": 1800,
     }
@@ -146,13 +147,22 @@ def measure(args, cell, model, folder):
             facts[name] = contender["facts"] | {"tokens_per_s": rate}
         else:
             reasons[name] = short(turns["reasons"].get(name) or contender["reason"])
+    rows = []
     for name in names:
-        row = {"bench": "finetune", **cell, "batch": args.batch, "who": name, **counts(turns)}
+        row = {
+            "bench": "finetune",
+            **cell,
+            "batch": args.batch,
+            "zero": args.zero,
+            "who": name,
+            **counts(turns),
+        }
         if name in reasons:
-            yield row | {"reasons": {"tokens_per_s": f"left out: {reasons[name]}"}}
+            rows.append(row | {"reasons": {"tokens_per_s": f"left out: {reasons[name]}"}})
             continue
         row |= {key: facts[name][key] for key in ("tokens_per_s", "memory_bytes", "losses")}
-        yield compared(row, facts) if name != TRAINER and TRAINER in facts else row
+        rows.append(compared(row, facts) if name != TRAINER and TRAINER in facts else row)
+    return rows
 
 
 COLUMNS = {
@@ -160,6 +170,7 @@ COLUMNS = {
     "recomputed": lambda row: row["recompute"],
     "sequences x tokens": lambda row: f"{row['batch']} x {row['tokens']:,}",
     "who": lambda row: row["who"],
+    "zero": lambda row: row["zero"] if row["who"] in SHARED else "-",
     "tokens/s": number("tokens_per_s", "{:.3g}"),
     "over Trainer": number("over_trainer", "{:.2f}"),
     "memory GiB": number("memory_bytes", "{:.2f}", 2**-30),
@@ -188,6 +199,7 @@ def main():
     )
     parser.add_argument("--batch", type=at_least_one, default=4, help="sequences of a step")
     parser.add_argument("--local-batch", type=at_least_one, help="of a pass [all that a rank has]")
+    parser.add_argument("--zero", type=int, default=1, choices=range(4), help="of two ranks [1]")
     parser.add_argument(
         "--steps", type=at_least_one, help=f"counted ones of a run [3; {SLOW_STEPS} likewise]"
     )
@@ -199,11 +211,9 @@ def main():
     args.least = args.least or (1 if args.quick else 2)
     args.local_batch = args.local_batch or args.batch
     if args.batch % args.local_batch:
-        print(
-            f"bench: --local-batch {args.local_batch} given; a divisor of --batch {args.batch} is required",
-            file=sys.stderr,
+        raise RefusedError(
+            f"--local-batch: {args.local_batch} given; a divisor of --batch {args.batch} is required", 2
         )
-        sys.exit(2)
     model = smollm2()
     with tempfile.TemporaryDirectory() as folder:
         write_start(model, folder)
