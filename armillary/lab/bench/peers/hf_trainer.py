@@ -98,7 +98,7 @@ def train(args):
         max_steps=args.steps,
         per_device_train_batch_size=args.local_batch,
         gradient_accumulation_steps=args.batch // args.local_batch,
-        gradient_checkpointing=args.recompute == "full",
+        activation_checkpointing=args.recompute == "full",
         max_grad_norm=1.0,
         lr_scheduler_type="constant",
         learning_rate=args.lr,
