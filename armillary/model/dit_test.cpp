@@ -296,8 +296,10 @@ TEST(Objective, NoiseGrowsWithTheTime) {
     EXPECT_EQ(shares_at(objective, 0).picture, 1) << name;
     EXPECT_EQ(shares_at(objective, 0).noise, 0) << name;
     EXPECT_LT(shares_at(objective, 1).picture, 0.01) << name;
-    for (double time = 0; time < 1; time += 0.1) {
-      EXPECT_LT(shares_at(objective, time).noise, shares_at(objective, time + 0.1).noise) << name;
+    for (int tenth = 0; tenth < 10; ++tenth) {
+      EXPECT_LT(shares_at(objective, tenth / 10.0).noise,
+                shares_at(objective, (tenth + 1) / 10.0).noise)
+          << name;
     }
   }
   EXPECT_NEAR(std::pow(shares_at(Objective::Ddpm, 1).picture, 2), 4.0358e-5, 1e-9);
