@@ -317,7 +317,7 @@ Estimate estimate(const Recipe& recipe, const cost::ModelCost& cost, const Data&
   const std::int64_t world = division.mesh.ranks();
   const std::int64_t microbatches = microbatches_of(division.mesh, recipe.training);
   Estimate result = empty_estimate(cost, static_cast<std::size_t>(world));
-  // Of all sequences of the step.
+  // The step has all sequences.
   result.cost.sequence_flops *= static_cast<double>(recipe.training.global_batch_size);
   result.gradient_sent_bytes = parameter_sent_bytes(recipe, dtypes);
 

@@ -89,7 +89,7 @@ RankTrainer::RankTrainer(const comm::Mesh& mesh, model::Model& model, ProvedStep
       optimizer_(store_.pieces(), recipe_.optimizer, store_.dtypes().master),
       rates_(rates_of(recipe_).rates) {
   ARMILLARY_CHECK(step_.tables.zero() == store_.zero() && step_.tables.units() == store_.units());
-  // Of all sequences of a step.
+  // A step has all sequences.
   cost_.sequence_flops *= static_cast<double>(recipe_.training.global_batch_size);
 }
 

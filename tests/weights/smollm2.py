@@ -89,9 +89,9 @@ def tokenizer(metadata):
 
     words = {word: i for i, word in enumerate(metadata["tokenizer.ggml.tokens"])}
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
-    made = Tokenizer(models.BPE(vocab=words, merges=merges))
+    result = Tokenizer(models.BPE(vocab=words, merges=merges))
     bytes_of_words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     digits = pre_tokenizers.Digits(individual_digits=True)
-    made.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_of_words])
-    made.decoder = decoders.ByteLevel()
-    return made
+    result.pre_tokenizer = pre_tokenizers.Sequence([digits, bytes_of_words])
+    result.decoder = decoders.ByteLevel()
+    return result

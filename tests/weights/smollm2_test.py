@@ -112,8 +112,8 @@ class Reference:
 
     def greedy(self, ids):
         with torch.no_grad():
-            made = self.model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=64)
-        return made[0, len(ids) :].tolist()
+            ids_after = self.model.generate(torch.tensor([ids]), do_sample=False, max_new_tokens=64)
+        return ids_after[0, len(ids) :].tolist()
 
 
 def error(got, required):

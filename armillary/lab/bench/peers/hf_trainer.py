@@ -30,7 +30,7 @@ def scrambled(x):
 
 
 def permuted(i, count, *key_numbers):
-    """What the permutation of [0, count) with that key has at i."""
+    """Element i of the permutation of [0, count) with that key."""
     key = 0
     for number in key_numbers:
         key = scrambled(key ^ number)
