@@ -110,6 +110,7 @@ TEST_F(DitWatch, ValidationIsAnEvaluationOfTheCheckpointAndChangesNoStep) {
 
     recipe.training.validation_interval = 0;
     recipe.checkpoint = {};
+    recipe.job.dump_folder += " without";
     const std::vector<StepMetrics> plain = steps_of(recipe, *pictures_);
     ASSERT_EQ(plain.size(), steps.size());
     for (std::size_t i = 0; i < plain.size(); ++i) {
@@ -133,6 +134,7 @@ TEST_F(DitWatch, ARollbackIsTheRunWithoutTheBatch) {
     const std::vector<StepMetrics> steps = steps_of(recipe, bright);
     recipe.training.spike_guard = "none";
     recipe.checkpoint = {};
+    recipe.job.dump_folder += " without";
     const std::vector<StepMetrics> want =
         steps_of(recipe, GappedData(*pictures_, kPicturesOfStep, kBright, kBright));
     // The first attempt ends before the step that spikes.

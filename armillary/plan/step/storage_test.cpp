@@ -122,8 +122,11 @@ TEST(StepBytes, AreThoseOfTheGivenShards) {
   }
   StepShape uneven_shards = uneven(3);
   for (UnitShape& unit : uneven_shards.units) {
-    unit.shards = {UseShards{
-        std::vector<std::int64_t>{unit.split - 2, 0, 2}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}}};
+    unit.shards = {UseShards{std::vector<std::int64_t>{unit.split - 2, 0, 2},
+                             {0, 0, 0},
+                             {0, 0, 0},
+                             {0, 0, 0},
+                             {0, 0, 0}}};
   }
   const StepTables tables(uneven_shards);
   EXPECT_EQ(resting_bytes(tables, 0), 16 * (100 + 40 + 70 + 35 - 8));
