@@ -144,6 +144,20 @@ void add_values(UnitTime& unit, const PlacedStep& placed, double mine) {
                 rates.optimizer_bytes / placed.cluster.device.memory_bytes_per_s;
 }
 
+/// The experts of a layer, of which backward runs forward so many times again: rows go there and
+/// back, and again in backward. `tokens`: of a pass, on the ranks along tp together.
+UnitTime experts_of(const PlacedStep& placed, double tokens, double again) {
+  const ModelCost& model = placed.share.stage;
+  const double rows = tokens / placed.parallelism.mesh.tp * static_cast<double>(model.expert_rows);
+  const double exchange =
+      placed.groups.ep.ring_seconds(rows * static_cast<double>(model.bytes.input));
+  UnitTime experts{.forward = 2 * exchange, .backward = 2 * (1 + again) * exchange};
+  add_values(experts, placed,
+             static_cast<double>(model.expert_parameters) /
+                 static_cast<double>(model.attention.layers) / placed.parallelism.ep);
+  return experts;
+}
+
 /// The units of a training step (step.h).
 std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& attention) {
   const MeshShape& mesh = placed.parallelism.mesh;
@@ -190,12 +204,6 @@ std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& at
   layer.sum +=
       (sums_twice ? 1 : 2) * groups.kv.ring_seconds(static_cast<double>(model.kv_parameters) /
                                                     mesh.tp * rates.gradient_bytes);
-  // Its experts: rows go there and back, and again in backward.
-  const double exchange = groups.ep.ring_seconds(
-      tokens / mesh.tp * static_cast<double>(model.expert_rows) * input_bytes);
-  UnitTime experts{.forward = 2 * exchange, .backward = 2 * (1 + again) * exchange};
-  add_values(experts, placed,
-             static_cast<double>(model.expert_parameters) / layers / placed.parallelism.ep);
   const double tensor_link = groups.tp.shares_links(groups.replicas) ? tensor : 0;
   const double attention_link = groups.cp.shares_links(groups.replicas) ? attention.link_share : 0;
   layer.forward_link = tensor_link + attention_link * attention.forward;
@@ -203,7 +211,7 @@ std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& at
   std::vector<UnitTime> units{embedding};
   for (std::int64_t i = 0; i < model.attention.layers; ++i) {
     units.push_back(layer);
-    if (model.expert_parameters > 0) units.push_back(experts);
+    if (model.expert_parameters > 0) units.push_back(experts_of(placed, tokens, again));
   }
   units.push_back(head);
   return units;
