@@ -54,12 +54,12 @@ at::Tensor balance_gradient(const at::Tensor& experts_TK, const at::Tensor& scor
   const std::int64_t groups = by_sequence ? sequences.count : 1;
   const at::Tensor counts_SX = counts_of(experts_TK, options.num_experts, sequences, groups);
   if (place.ranks) place.ranks->sum(counts_SX, options.balance_over);
-  const at::Tensor pairs_S1 = counts_SX.sum(1, /*keepdim=*/true).clamp_min(1);
+  const at::Tensor pairs_SX = counts_SX.sum(1, /*keepdim=*/true).clamp_min(1);
   const double share = by_sequence ? sequences.sequence_share : sequences.pass_share;
   // f = counts / pairs; P has 1 / tokens of each score, and pairs are K a token.
   const double factor = options.router_aux_loss_coef * share *
                         static_cast<double>(options.num_experts * options.top_k);
-  const at::Tensor pull_SX = (counts_SX / pairs_S1 / pairs_S1 * factor).to(scores_TX.scalar_type());
+  const at::Tensor pull_SX = (counts_SX / pairs_SX / pairs_SX * factor).to(scores_TX.scalar_type());
   return groups > 1 ? pull_SX.index_select(0, sequences.number_L) : pull_SX.expand_as(scores_TX);
 }
 

@@ -261,9 +261,9 @@ TEST_F(TrainErrorTest, TheMeshOfAClusterObeysTheRecipe) {
 }
 
 TEST_F(TrainErrorTest, TheMeshOfAClusterForADit) {
-  const ProgramRun printed =
-      train({ARMILLARY_SOURCE_DIR "/recipes/digits.toml", "--mesh", "auto:c8", "--set",
-             "training.mixed_precision_param=bfloat16", "--print-config"});
+  const std::string recipe = ARMILLARY_SOURCE_DIR "/recipes/digits.toml";
+  const ProgramRun printed = train({recipe, "--mesh", "auto:c8", "--set",
+                                    "training.mixed_precision_param=bfloat16", "--print-config"});
   EXPECT_EQ(printed.code, 0) << printed.err;
   EXPECT_THAT(printed.out, HasSubstr("\nmask = \"full\""));
 }

@@ -167,12 +167,11 @@ TEST(AdviseOutput, MeshOfTheModelOfARecipe) {
 // The patches of a picture all see each other.
 TEST(AdviseOutput, MeshOfTheDitOfARecipe) {
   if (!has_torch()) GTEST_SKIP() << "[SKIP] the program was built without libtorch";
-  const auto words = [](const std::string& seq, const std::vector<std::string>& more) {
-    std::vector<std::string> all{"advise", ARMILLARY_SOURCE_DIR "/recipes/digits.toml",
-                                 "c6",     "--seq",
-                                 seq,      "--batch",
-                                 "64",     "--json",
-                                 "--set",  "training.mixed_precision_param=bfloat16"};
+  const std::string recipe = ARMILLARY_SOURCE_DIR "/recipes/digits.toml";
+  const auto words = [&](const std::string& seq, const std::vector<std::string>& more) {
+    std::vector<std::string> all{
+        "advise",  recipe, "c6",     "--seq", seq,
+        "--batch", "64",   "--json", "--set", "training.mixed_precision_param=bfloat16"};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
