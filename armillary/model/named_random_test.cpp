@@ -38,7 +38,7 @@ TEST(NamedRandom, UniformNumbersAreInEachTenthAsOften) {
     ++tenths[static_cast<std::size_t>(10 * u)];
   }
   // 6 standard deviations of a binomial count.
-  for (const int count : tenths) EXPECT_NEAR(count, kCount / 10, 6 * 42.5);
+  for (const int count : tenths) EXPECT_NEAR(count, kCount / 10.0, 6 * 42.5);
 }
 
 }  // namespace

@@ -18,15 +18,15 @@ namespace {
 
 constexpr double kNone = -std::numeric_limits<double>::infinity();
 
-at::Tensor logits_V_of(const std::vector<double>& values) {
+at::Tensor logits_row(const std::vector<double>& values) {
   return at::tensor(values, at::kDouble).to(at::kFloat);
 }
 
 TEST(Sampling, TakesTheMostLikelyToken) {
-  EXPECT_EQ(next_token(logits_V_of({1, 3, 2}), {}, {}), 1);
-  EXPECT_EQ(next_token(logits_V_of({kNone, 3, 3}), {}, {}), 1);
-  EXPECT_EQ(next_token(logits_V_of({1, 3, 2}), {.temperature = 5, .top_k = 1}, {}), 1);
-  EXPECT_EQ(next_token(logits_V_of({1, 3, 2}), {.temperature = 5, .top_p = 1e-9}, {}), 1);
+  EXPECT_EQ(next_token(logits_row({1, 3, 2}), {}, {}), 1);
+  EXPECT_EQ(next_token(logits_row({kNone, 3, 3}), {}, {}), 1);
+  EXPECT_EQ(next_token(logits_row({1, 3, 2}), {.temperature = 5, .top_k = 1}, {}), 1);
+  EXPECT_EQ(next_token(logits_row({1, 3, 2}), {.temperature = 5, .top_p = 1e-9}, {}), 1);
 }
 
 /// 4,000 draws have the probabilities of the logits.
@@ -37,7 +37,7 @@ TEST(Sampling, DrawsByProbability) {
   std::vector<int> counts(3);
   for (std::int64_t i = 0; i < 4000; ++i) {
     ++counts[static_cast<std::size_t>(
-        next_token(logits_V_of(logits), {.temperature = 2, .seed = 1}, {.position = i}))];
+        next_token(logits_row(logits), {.temperature = 2, .seed = 1}, {.position = i}))];
   }
   for (std::size_t i = 0; i < 3; ++i) {
     EXPECT_NEAR(counts[i] / 4000.0, probabilities[i], 0.03);
@@ -48,7 +48,7 @@ TEST(Sampling, DrawsAmongTheMostLikely) {
   std::set<std::int64_t> by_k;
   std::set<std::int64_t> by_p;
   const at::Tensor logits_V =
-      logits_V_of({std::log(0.1), std::log(0.4), std::log(0.3), std::log(0.2), kNone});
+      logits_row({std::log(0.1), std::log(0.4), std::log(0.3), std::log(0.2), kNone});
   for (std::int64_t i = 0; i < 200; ++i) {
     by_k.insert(next_token(logits_V, {.temperature = 1, .top_k = 3}, {.position = i}));
     by_p.insert(next_token(logits_V, {.temperature = 1, .top_p = 0.6}, {.position = i}));
@@ -58,7 +58,7 @@ TEST(Sampling, DrawsAmongTheMostLikely) {
 }
 
 TEST(Sampling, DependsOnSeedSequenceAndPosition) {
-  const at::Tensor logits_V = logits_V_of(std::vector<double>(1000));
+  const at::Tensor logits_V = logits_row(std::vector<double>(1000));
   const auto draw = [&](std::uint64_t seed, std::uint64_t sequence, std::int64_t position) {
     return next_token(logits_V, {.temperature = 1, .seed = seed},
                       {.sequence = sequence, .position = position});
@@ -79,11 +79,11 @@ TEST(Sampling, Refuses) {
   expect({.top_p = 0}, "top-p 0 given; more than 0 and at most 1");
   for (const double bad : {std::nan(""), std::numeric_limits<double>::infinity()}) {
     EXPECT_THAT(error_of([&] {
-                  next_token(logits_V_of({1, bad}), {}, {});
+                  next_token(logits_row({1, bad}), {}, {});
                 }),
                 testing::HasSubstr("2 logits"));
   }
-  EXPECT_THAT(error_of([&] { next_token(logits_V_of({kNone}), {}, {}); }),
+  EXPECT_THAT(error_of([&] { next_token(logits_row({kNone}), {}, {}); }),
               testing::HasSubstr("none of them finite"));
 }
 
