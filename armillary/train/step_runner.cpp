@@ -1,6 +1,6 @@
 // The dispatcher. A unit that uses the values of several has an op for each, of which the first
 // begins its run. Sums of gradients are waited for where the program says that something reads
-// them: at a release, at the next op of their lane, at the norm.
+// them: at a release, at a gather of them, at the norm; those of stages 1 to 3 at the next one too.
 #include "armillary/train/step_runner.h"
 
 #include <ATen/TensorOperators.h>
@@ -48,7 +48,8 @@ StepRunner::StepRunner(const StepParts& parts, const ProvedStep& step, StepTask 
 double StepRunner::run_gradients() {
   parts_.store.zero_gradients();
   run_ops(0, norm_);
-  parts_.store.finish_sum();
+  parts_.recording.set_activity(sum_of_gradients());
+  parts_.store.finish_sums();
   return loss_;
 }
 
@@ -81,7 +82,8 @@ void StepRunner::run_op(const Op& op) {
     case StepOp::Gather:
       return store.gather(owner_of(op));
     case StepOp::GatherInPlace:
-      return store.start_gather_values(owner_of(op));
+      return tensor_of(op) == StepTensor::Grad ? store.start_gather_sum(owner_of(op))
+                                               : store.start_gather_values(owner_of(op));
     case StepOp::Forward:
       if (op.init[plan::step::kBorderSide]) {
         run_forward(op.views[plan::step::ForwardOperand::kX]);
@@ -160,7 +162,7 @@ void StepRunner::run_backward(const plan::View& x) {
 
 void StepRunner::run_release(const Op& op) {
   if (tensor_of(op) == StepTensor::Weight) return parts_.store.drop_values(owner_of(op));
-  parts_.store.finish_sum();
+  parts_.store.finish_sums();
 }
 
 const plan::Tile& StepRunner::tile_of(const plan::View& view) const {
@@ -239,18 +241,17 @@ bool StepRunner::goes_over_its_group(const Op& op) const {
 bool StepRunner::sums_over_its_group(const Op& op) const {
   const comm::Communicator& group = group_of(op);
   const plan::step::StepTables& tables = step_.tables;
-  const Replicas& replicas = parts_.store.replicas();
   const plan::BlockIds& parts = op.views.front().blocks;
   const int unit = owner_of(op);
   if (is_along_tp(op)) {
     const plan::step::TpUse use = tables.parts()[static_cast<std::size_t>(parts.front())].use;
     return parts.size() == 1 && group.world() == tables.holders(use);
   }
-  // At stage 0 the replicas are copies.
-  const bool is_stage_0 = tables.zero() == 0 && replicas.copies == nullptr;
-  const comm::Communicator* const copies =
-      is_stage_0 ? parts_.store.replicas(unit) : replicas.copies;
-  return &group == copies && parts == tables.parts_of(unit);
+  return &group == parts_.store.replicas().copies && parts == tables.parts_of(unit);
+}
+
+recorder::Activity StepRunner::sum_of_gradients() const {
+  return {.name = "sum of gradients", .bytes = parts_.store.gradient_bytes(), .collective = true};
 }
 
 void StepRunner::run_all_reduce(const Op& op) {
@@ -258,10 +259,10 @@ void StepRunner::run_all_reduce(const Op& op) {
   comm::Communicator& group = group_of(op);
   if (tensor_of(op) == StepTensor::Loss) return;
   if (tensor_of(op) == StepTensor::Norm) return parts_.optimizer.sum_squares(group);
-  store.finish_sum();
-  parts_.recording.set_activity(
-      {.name = "sum of gradients", .bytes = store.gradient_bytes(), .collective = true});
+  parts_.recording.set_activity(sum_of_gradients());
+  // Sums over replicas of other units go on meanwhile.
   if (is_along_tp(op)) return store.sum_along_tp(owner_of(op), group);
+  store.finish_sums();
   store.sum_share(owner_of(op), group);
 }
 

@@ -3,7 +3,7 @@
 //
 //   gather, release            Store: starts; waits before the unit runs
 //   forward, loss, backward    Model, a graph for each unit
-//   sums of gradients          Store
+//   sums of gradients          Store: start, but for those along tp and over copies
 //   norm, update               Optimizer
 //   move                       Store: starts; an update waits for the fetch of its state
 //   sum of the loss            left to the caller, who sums other numbers with it
@@ -78,6 +78,7 @@ class StepRunner {
   bool sums_over_its_group(const Op& op) const;
   bool is_along_tp(const Op& op) const;
   comm::Communicator& group_of(const Op& op) const;
+  recorder::Activity sum_of_gradients() const;
   void run_forward(const plan::View& x);
   void run_loss();
   void run_backward(const plan::View& x);

@@ -165,8 +165,8 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
             .counts = {count},
             .values = FlatBuffer(count, dtypes_.param),
             .gradients = FlatBuffer(count, dtypes_.master)};
+  if (has_others(group)) unit.counts = shares_of(ranges, group->world());
   if (unit.zero > 0) {
-    unit.counts = shares_of(ranges, group->world());
     const auto mine = unit.counts.begin() + group->rank();
     unit.begin = std::accumulate(unit.counts.begin(), mine, std::int64_t{0});
   }
@@ -234,7 +234,13 @@ Store::Unit& Store::unit_at(int unit) {
 }
 
 std::int64_t Store::own_count(const Unit& unit) const {
-  return unit.counts[unit.zero > 0 ? static_cast<std::size_t>(unit.replicas->rank()) : 0];
+  if (unit.zero == 0) return unit.values.count();
+  return unit.counts[static_cast<std::size_t>(unit.replicas->rank())];
+}
+
+at::Tensor Store::own_sum(const Unit& unit, const at::Tensor& all) {
+  const auto mine = unit.counts.begin() + unit.replicas->rank();
+  return all.narrow(0, std::accumulate(unit.counts.begin(), mine, std::int64_t{0}), *mine);
 }
 
 model::GlobalRange Store::range_here(const model::Parameter& parameter) const {
@@ -355,7 +361,7 @@ void Store::begin_backward(int unit) {
   for (const std::size_t owner : unit_at(unit).owners) {
     if (units_[owner].zero < 2) continue;
     // The sum of the sequence before may still be under way.
-    if (reduction_ && reduction_->unit == owner) finish_sum();
+    if (std::ranges::count(sums_, owner, &GradientSum::unit) > 0) finish_sums();
     FlatBuffer& gradients = units_[owner].gradients;
     if (gradients.has_memory()) continue;
     gradients.take();
@@ -365,23 +371,41 @@ void Store::begin_backward(int unit) {
 }
 
 void Store::start_sum(int unit) {
-  finish_sum();  // The memory of two units at most is whole.
   Unit& of = unit_at(unit);
-  GradientSum reduction{.unit = static_cast<std::size_t>(unit), .is_added = of.has_sum};
-  const bool is_rounded = dtypes_.reduce != dtypes_.master;
+  if (of.zero > 0) {
+    finish_sums();  // The memory of two units at most is whole.
+  } else if (rounds_sums()) {
+    finish_gathered_sums();  // The messages of two units at most are there.
+  }
+  GradientSum sum{.unit = static_cast<std::size_t>(unit), .is_added = of.has_sum};
   at::Tensor all = of.gradients.all();
-  if (is_rounded) {
-    all = reduction.message = all.to(dtypes_.reduce);
+  if (rounds_sums()) {
+    all = sum.message = all.to(dtypes_.reduce);
     if (of.zero >= 2) of.gradients.drop();
   }
-  if (is_rounded || of.has_sum) reduction.sum = at::empty({own_count(of)}, dtypes_.reduce);
-  reduction.request = comm::start_reduce_scatter(
-      *of.replicas, array_of(all),
-      array_of(reduction.sum.defined() ? reduction.sum : of.own_gradients), comm::Reduction::Sum,
-      of.counts);
+  at::Tensor mine = of.zero == 0 ? own_sum(of, all) : of.own_gradients;
+  if (of.zero > 0 && (rounds_sums() || of.has_sum)) {
+    mine = sum.sum = at::empty({own_count(of)}, dtypes_.reduce);
+  }
+  sum.request = comm::start_reduce_scatter(*of.replicas, array_of(all), array_of(mine),
+                                           comm::Reduction::Sum, of.counts);
   of.has_sum = of.zero >= 2;
-  reduction_ = std::move(reduction);
+  sums_.push_back(std::move(sum));
   count_bytes();
+}
+
+void Store::start_gather_sum(int unit) {
+  const Unit& of = unit_at(unit);
+  const auto sum = std::ranges::find(sums_, static_cast<std::size_t>(unit), &GradientSum::unit);
+  ARMILLARY_CHECK(of.zero == 0 && sum != sums_.end() && !sum->is_gathered);
+  {
+    const WaitTime wait(waited_s_);
+    of.replicas->wait(sum->request);
+  }
+  const at::Tensor all = sum->message.defined() ? sum->message : of.gradients.all();
+  sum->request =
+      comm::start_all_gather(*of.replicas, array_of(own_sum(of, all)), array_of(all), of.counts);
+  sum->is_gathered = true;
 }
 
 // One sum for all gradients that as many ranks share.
@@ -409,20 +433,33 @@ void Store::sum_share(int unit, comm::Communicator& group) {
   sum_over(group, unit_at(unit).own_gradients);
 }
 
-void Store::finish_sum() {
-  if (!reduction_) return;
-  Unit& of = units_[reduction_->unit];
+void Store::finish_sums() {
+  for (GradientSum& sum : sums_) finish(sum);
+  sums_.clear();
+}
+
+void Store::finish_gathered_sums() {
+  for (GradientSum& sum : sums_) {
+    if (sum.is_gathered) finish(sum);
+  }
+  std::erase_if(sums_, [](const GradientSum& sum) { return sum.is_gathered; });
+}
+
+void Store::finish(GradientSum& sum) {
+  Unit& of = units_[sum.unit];
+  ARMILLARY_CHECK(of.zero > 0 || sum.is_gathered);
   {
     const WaitTime wait(waited_s_);
-    of.replicas->wait(reduction_->request);
+    of.replicas->wait(sum.request);
   }
-  if (reduction_->is_added) {
-    of.own_gradients.add_(reduction_->sum);
-  } else if (reduction_->sum.defined()) {
-    of.own_gradients.copy_(reduction_->sum);
+  if (of.zero == 0) {
+    if (sum.message.defined()) of.own_gradients.copy_(sum.message);
+  } else if (sum.is_added) {
+    of.own_gradients.add_(sum.sum);
+  } else if (sum.sum.defined()) {
+    of.own_gradients.copy_(sum.sum);
   }
   if (of.zero >= 2) of.gradients.drop();
-  reduction_.reset();
 }
 
 // In place, in the dtype in which gradients travel.
@@ -484,8 +521,8 @@ void Store::count_bytes() {
     if (unit.zero == 3 && unit.values.has_memory()) bytes += unit.values.bytes();
     if (unit.zero >= 2 && unit.gradients.has_memory()) bytes += unit.gradients.bytes();
   }
-  if (reduction_) {
-    for (const at::Tensor& beside : {reduction_->message, reduction_->sum}) {
+  for (const GradientSum& sum : sums_) {
+    for (const at::Tensor& beside : {sum.message, sum.sum}) {
       if (beside.defined()) bytes += static_cast<std::int64_t>(beside.nbytes());
     }
   }

@@ -4,6 +4,7 @@
 //
 //   gather, use(unit) --> Weights --> forward, drop_values
 //   begin_backward, use(unit) --> backward --> sum_along_tp, start_sum --> sum_share
+//   at stage 0 start_sum --> start_gather_sum
 //   pieces()  --> optimizer, norm, checkpoint: they see no units and no model --> gather_values
 //   start_fetch, staged_pieces --> optimizer --> place_staged, start_move_back: state on the host
 //
@@ -21,8 +22,8 @@
 //
 // and at stage 2 the whole gradients of two units, at stage 3 their whole values as well, 4 or 2
 // bytes each. State on the host is there alone, but for two units' at most. Gradients that travel
-// in bf16 have 2 bytes more, but only those of the unit before are there meanwhile. With fp64 all
-// are twice those of fp32.
+// in bf16 have 2 bytes more, but only those of the unit before, at stage 0 of the two before, are
+// there meanwhile. With fp64 all are twice those of fp32.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -152,15 +153,18 @@ class Store {
   /// Sums those of the unit's gradients that as many ranks along tp have as the group, one of
   /// sharers(). Collective over it.
   void sum_along_tp(int unit, comm::Communicator& group);
-  /// Waits for the sum before, then begins to sum the unit's gradients over the replicas that
-  /// divide them, each rank its share, in the dtype in which they travel; passes are added in that
-  /// of masters. Stages 1 to 3, at stage 1 once a step; collective.
+  /// Begins to sum the unit's gradients over the replicas, each rank its share of them, in the
+  /// dtype in which they travel; passes are added in that of masters. Stages 1 to 3 wait for the
+  /// sum before. Stages 0 and 1: once a step. Collective.
   void start_sum(int unit);
-  /// Waits for the sum that is under way. Stages 2 and 3 give the memory of the whole gradients
-  /// back.
-  void finish_sum();
-  /// Sums the rank's share of the unit's gradients over ranks that have the same: at stage 0 all
-  /// replicas, else the copies. Collective.
+  /// Stage 0, once for each sum: waits for it, then begins to give all ranks the shares of all.
+  /// Collective.
+  void start_gather_sum(int unit);
+  /// Waits for the sums that are under way, and their gathers. Stages 2 and 3 give the memory of
+  /// the whole gradients back.
+  void finish_sums();
+  /// Sums the rank's share of the unit's gradients over ranks that have the same: the copies.
+  /// Collective.
   void sum_share(int unit, comm::Communicator& group);
   /// Gives the values of the unit's pieces to models, at stages 1 and 2 begins to give them to
   /// those of all ranks. Not at stage 3. Collective.
@@ -257,8 +261,8 @@ class Store {
     int zero = 0;                            ///< Stage; 0 without replicas.
     std::vector<std::size_t> used;           ///< Numbers of the weights that it uses.
     std::vector<std::size_t> owners;         ///< Units in whose buffers those lie.
-    std::vector<std::int64_t> counts;        ///< Elements that each replica owns.
-    std::int64_t begin = 0;                  ///< The first element of this rank.
+    std::vector<std::int64_t> counts;        ///< Elements that each replica owns, or sums.
+    std::int64_t begin = 0;                  ///< The first element that this rank owns.
     FlatBuffer values, gradients;            ///< Whole; values as models are given them.
     /// This rank's share, flat; of the values its masters.
     at::Tensor own_values = {}, own_gradients = {}, means = {}, squares = {};
@@ -267,12 +271,13 @@ class Store {
     comm::Request gather = {};
     bool has_sum = false;  ///< own_gradients has that of an earlier sequence of this step.
   };
-  /// A sum of gradients under way.
+  /// A sum of gradients under way, or at stage 0 its gather.
   struct GradientSum {
     std::size_t unit = 0;
-    bool is_added = false;    ///< To own_gradients, which have an earlier sum.
-    at::Tensor message = {};  ///< Gradients as they travel, if they are rounded for it.
-    at::Tensor sum = {};      ///< Their sum, unless it is written to own_gradients at once.
+    bool is_added = false;     ///< To own_gradients, which have an earlier sum.
+    bool is_gathered = false;  ///< The sum is done.
+    at::Tensor message = {};   ///< Gradients as they travel, if they are rounded for it.
+    at::Tensor sum = {};       ///< Their sum, unless it is written to its place at once.
     comm::Request request = {};
   };
 
@@ -290,6 +295,11 @@ class Store {
   Unit& unit_at(int unit);
   model::Weights weights_of(const Unit& unit) const;
   std::int64_t own_count(const Unit& unit) const;
+  /// What this rank sums of a unit at stage 0, in a tensor of all of its gradients.
+  static at::Tensor own_sum(const Unit& unit, const at::Tensor& all);
+  bool rounds_sums() const { return dtypes_.reduce != dtypes_.master; }
+  void finish(GradientSum& sum);
+  void finish_gathered_sums();
   /// Whether masters have memory beside that of the values that models are given.
   bool has_own_masters(const Unit& unit) const {
     return unit.zero == 3 || dtypes_.param != dtypes_.master;
@@ -315,7 +325,7 @@ class Store {
   std::vector<Unit> units_;
   std::vector<Weight> weights_;
   std::vector<Piece> pieces_;
-  std::optional<GradientSum> reduction_;
+  std::vector<GradientSum> sums_;
   std::int64_t peak_bytes_ = 0;
   double waited_s_ = 0;
   /// The ranks along tp that share a range, by their number; those of all ranks are `tp` itself.

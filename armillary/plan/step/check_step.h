@@ -20,7 +20,8 @@
 //   host       state on the host is fetched before its update and moved back after it, once; an
 //              update takes its buffer, and nothing else takes, fills or frees that meanwhile
 //   early      no gradient is summed before its last contribution: of the microbatch in a
-//              reduce_scatter, of the step otherwise
+//              reduce_scatter, of the step otherwise; none is gathered before its sum, no value
+//              before its update
 //   axes       a sum goes over axes along which all of its terms are still partial
 //   twice      nothing is added, counted or updated twice; the norm has each shard once
 //   partial    an op that is not linear reads complete values: all terms, summed

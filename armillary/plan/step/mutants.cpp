@@ -66,6 +66,17 @@ int last_contribution(const RankProgram& program, int i) {
   ARMILLARY_CHECK(false);
 }
 
+/// The op before `i` that makes the shard of a gather in place: an update, or a sum.
+int source_of(const RankProgram& program, int i) {
+  const int tile = program.ops[i].views.front().tile;
+  for (int j = i; j-- > 0;) {
+    const Op& op = program.ops[j];
+    const bool makes = op.kind == StepOp::Update || op.kind == StepOp::ReduceInPlace;
+    if (makes && op.views.front().tile == tile) return j;
+  }
+  ARMILLARY_CHECK(false);
+}
+
 bool is_fetch(const RankProgram& program, const Op& op) {
   return op.kind == StepOp::Move &&
          tile_of(program, op.views[MoveOperand::kTo]).tensor == StepTensor::Buffer;
@@ -119,6 +130,11 @@ class StepMutants {
       if (sums_ranks(op)) add_sums(i);
       if (op.kind == StepOp::Gather || op.kind == StepOp::GatherInPlace) {
         on_all(StepMutation::GatherLeftOut, i, erase);
+      }
+      if (op.kind == StepOp::GatherInPlace) {
+        on_all(StepMutation::GatherEarly, i, [](RankProgram& program, int gather) {
+          move_before(program, gather, source_of(program, gather));
+        });
       }
       if (op.kind == StepOp::Release) add_frees(i);
       if (op.kind == StepOp::Norm) add_norms(i);
@@ -282,11 +298,11 @@ class StepMutants {
 }  // namespace
 
 std::string_view to_string(StepMutation mutation) {
-  constexpr std::array<std::string_view, 15> kNames{
-      "sum left out",      "sum twice",       "other axes",      "sum early",
-      "free early",        "free left out",   "gather left out", "norm twice",
-      "norm on all ranks", "update left out", "move left out",   "move back early",
-      "update in flight",  "other buffer",    "buffer released"};
+  constexpr std::array<std::string_view, 16> kNames{
+      "sum left out",    "sum twice",         "other axes",      "sum early",
+      "free early",      "free left out",     "gather left out", "gather early",
+      "norm twice",      "norm on all ranks", "update left out", "move left out",
+      "move back early", "update in flight",  "other buffer",    "buffer released"};
   return kNames.at(static_cast<std::size_t>(mutation));
 }
 

@@ -19,6 +19,7 @@ enum class StepMutation : std::uint8_t {
   FreeEarly,       ///< A release comes before the last op that reads the tile, on one rank.
   FreeLeftOut,     ///< A release is left out on one rank.
   GatherLeftOut,   ///< A gather, on all ranks.
+  GatherEarly,     ///< One in place comes before what it gathers is summed or updated.
   NormTwice,       ///< One rank counts a unit twice.
   NormOnAllRanks,  ///< Ranks of tp or replicas that have the same values all count them.
   UpdateLeftOut,   ///< One rank does not update a unit.

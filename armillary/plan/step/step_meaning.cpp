@@ -28,16 +28,30 @@ std::string StepMeaning::name(const Shown& shown, const TypedCell& cell) const {
   return block_name(tables_, *shown.tile, cell.block);
 }
 
-// A part of an operand is not there if the tile is not in its slot, or was not written.
-StepMeaning::Shown StepMeaning::read(const Action& at, std::size_t v) {
+StepMeaning::Shown StepMeaning::operand(const Action& at, std::size_t v) {
   const View& view = op(at).views[v];
-  TypedTiles& memory = memory_[at.rank];
-  Shown shown{&at, &program(at).tiles[view.tile], view, memory.cells(view)};
-  const bool has = memory.has(view.tile);
+  return {&at, &program(at).tiles[view.tile], view, memory_[at.rank].cells(view)};
+}
+
+// A part of an operand is not there if the tile is not in its slot, or was not written.
+bool StepMeaning::expect_there(const Shown& shown, const TypedCell& cell) {
+  if (memory_[shown.at->rank].has(shown.view.tile) && cell.value->is_there()) return true;
+  fault(*shown.at, "undefined", fmt::format("reads {}, which is not there", name(shown, cell)));
+  return false;
+}
+
+StepMeaning::Shown StepMeaning::read(const Action& at, std::size_t v) {
+  Shown shown = operand(at, v);
   for (const TypedCell& cell : shown.cells) {
-    if (has && cell.value->is_there()) continue;
-    fault(at, "undefined", fmt::format("reads {}, which is not there", name(shown, cell)));
-    break;
+    if (!expect_there(shown, cell)) break;
+  }
+  return shown;
+}
+
+StepMeaning::Shown StepMeaning::read_own(const Action& at, std::size_t v) {
+  Shown shown = operand(at, v);
+  for (const TypedCell& cell : shown.cells) {
+    if (cell.own && !expect_there(shown, cell)) break;
   }
   return shown;
 }

@@ -34,6 +34,8 @@ class StepMeaning {
   };
 
   void fault(const Action& at, std::string_view rule, const std::string& text);
+  Shown operand(const Action& at, std::size_t v);
+  bool expect_there(const Shown& shown, const TypedCell& cell);
   const RankProgram& program(const Action& at) const { return world_.ranks[at.rank]; }
   const Op& op(const Action& at) const { return program(at).ops[at.op]; }
   std::string name(const Shown& shown, const TypedCell& cell) const;
@@ -41,6 +43,8 @@ class StepMeaning {
 
   // Operands, by what the op does to them.
   Shown read(const Action& at, std::size_t v);
+  /// Only the own shard has to be there.
+  Shown read_own(const Action& at, std::size_t v);
   Shown write(const Action& at, std::size_t v);
   Shown update(const Action& at, std::size_t v);
   /// Adds a term to a sum, partial along `axes`.
@@ -79,6 +83,9 @@ class StepMeaning {
   Heads all_shards(const Shown& shown) const { return tables_.all_shards(unit_of(shown)); }
   void run_gather(std::span<const Action> parts, AxisSet axes);
   void run_gather_in_place(std::span<const Action> parts, AxisSet axes);
+  /// The own shard of a rank, whose values are updated or whose gradients are summed over `axes`.
+  bool gathers_legally(const Shown& all, AxisSet axes);
+  bool is_summed_over(const Shown& sum, const TypedCell& cell, AxisSet axes);
   void run_all_reduce(std::span<const Action> parts, AxisSet axes);
   void run_norm_sum(const std::vector<Shown>& norms, AxisSet axes);
   void run_reduce_scatter(std::span<const Action> parts, AxisSet axes);

@@ -70,8 +70,9 @@ class StepBuilder {
     for (row_ = 0; row_ < static_cast<int>(runs_.size()); ++row_) run_unit();
     // The gradients of the last run, and the sums that stand beside none.
     sum_gradients();
+    gather_sums(std::exchange(reduced_, {}));
     release_sums();
-    sum_at_end();
+    sum_over_copies();
     ++row_;
     sum(loss_, axes_of(loss_type(tables_), AxisType::Partial));
     ++row_;
@@ -298,18 +299,29 @@ class StepBuilder {
     }
   }
 
+  /// Sums what the run before has completed, then gathers what was summed beside that run.
   void sum_gradients() {
+    const std::vector<int> reduced = std::exchange(reduced_, {});
     for (const auto& [owner, microbatch] : std::exchange(complete_, {})) {
       const AxisSet axes = tables_.shard_axes(owner);
       sum_over_tp(owner);
-      if (tables_.zero(owner) == 0) continue;
-      if (tables_.zero(owner) == 1) {
+      if (axes == 0) continue;
+      if (tables_.zero(owner) < 2) {
         add_joint(StepOp::ReduceInPlace, axes, {whole(grad_[owner])});
+        if (tables_.zero(owner) == 0) reduced_.push_back(owner);
       } else {
         add_joint(StepOp::ReduceScatter, axes, {whole(grad_[owner]), whole(whole_grad_[owner])},
                   microbatch == 0);
         summed_.push_back(owner);
       }
+    }
+    gather_sums(reduced);
+  }
+
+  /// Stage 0: gives all replicas the sums that each of them has.
+  void gather_sums(const std::vector<int>& units) {
+    for (const int unit : units) {
+      add_joint(StepOp::GatherInPlace, tables_.shard_axes(unit), {whole(grad_[unit])});
     }
   }
 
@@ -330,13 +342,10 @@ class StepBuilder {
     }
   }
 
-  /// Sums over the copies; in stage 0 over the replicas too.
-  void sum_at_end() {
-    for (int unit = 0; unit < tables_.units(); ++unit) {
-      AxisSet axes = tables_.copies_axis();
-      if (tables_.zero(unit) == 0) axes |= tables_.shard_axes(unit);
-      if (axes == 0 || !has_values(unit)) continue;
-      add_joint(StepOp::AllReduce, axes, {mine(unit, grad_[unit])});
+  void sum_over_copies() {
+    const AxisSet axes = tables_.copies_axis();
+    for (int unit = 0; axes != 0 && unit < tables_.units(); ++unit) {
+      if (has_values(unit)) add_joint(StepOp::AllReduce, axes, {mine(unit, grad_[unit])});
     }
   }
 
@@ -419,6 +428,7 @@ class StepBuilder {
   TransientSlots weight_slots_, grad_slots_, buffers_;
   std::vector<std::pair<int, int>> complete_;  ///< Gradients to be summed: unit, microbatch.
   std::vector<int> summed_;                    ///< Units whose whole gradients are being summed.
+  std::vector<int> reduced_;                   ///< Units whose sums are to be gathered.
 };
 
 }  // namespace

@@ -9,14 +9,15 @@
 //   lane 1   stage 3: gather of the unit that runs next; a unit is released behind its run if the
 //            next run does not use it (without reshard_after_forward: behind its backward). Three
 //            stay: the last layer over the head, the first layer over the embedding from one
-//            microbatch to the next, and values that a later unit uses too until the end of forward
+//            microbatch to the next, and values that a later unit uses too until the end of
+//            forward. Stage 0: gather of the gradients that the row before has summed
 //   lane 2   the sum of the gradients that the run before has completed: over tp, once for Shared
 //            and once for Summed values of the unit, for which the run waits; then over the
 //            replicas
 //   lane 3   state on the host: beside the update of unit i the move back of unit i - 1, then the
 //            fetch of unit i + 1 into the buffer that is free; the first beside the sum of the norm
 //
-//   stage 0      over tp in the last microbatch; over all replicas by all_reduce, once, at the end
+//   stage 0      as stage 1, and beside the run after that all replicas gather the sums in place
 //   stage 1      reduce_scatter in place, once, in the last microbatch
 //   stage 2, 3   reduce_scatter in every microbatch, added to the shard; the whole gradient is
 //                released behind the next run of backward, or behind all of forward

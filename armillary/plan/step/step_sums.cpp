@@ -115,21 +115,60 @@ void StepMeaning::run_gather(std::span<const Action> parts, AxisSet axes) {
 }
 
 void StepMeaning::run_gather_in_place(std::span<const Action> parts, AxisSet axes) {
-  const std::vector<Shown> all = read_all(parts, 0);
-  if (!diagnostics_.empty() || !over_replicas(all.front(), axes)) return;
-  for (const Shown& values : all) {
-    if (!shows_all(values, true)) return;
-    if (values.view.blocks != all.front().view.blocks) {
-      return fault(*values.at, "shards", "gathers shards of several units");
-    }
-    for (const TypedCell& cell : values.cells) {
-      if (cell.own && cell.value->version == 0) {
-        return fault(*values.at, "early",
-                     fmt::format("gathers {} before its update", name(values, cell)));
-      }
-    }
-    for (const TypedCell& cell : values.cells) cell.value->version = 1;
+  std::vector<Shown> all;
+  for (const Action& at : parts) all.push_back(read_own(at, 0));
+  if (!diagnostics_.empty()) return;
+  const Shown& first = all.front();
+  const StepTensor tensor = first.tile->tensor;
+  if (tensor != StepTensor::Weight && tensor != StepTensor::Grad) {
+    return fault(*first.at, "shards",
+                 fmt::format("gathers {}; values or gradients are required",
+                             name(first, first.cells.front())));
   }
+  if (!over_replicas(first, axes)) return;
+  for (const Shown& mine : all) {
+    const bool same =
+        mine.tile->tensor == first.tile->tensor && mine.view.blocks == first.view.blocks;
+    if (!same) return fault(*mine.at, "shards", "gathers shards of several units");
+    if (!shows_all(mine, true) || !gathers_legally(mine, axes)) return;
+    for (std::size_t c = 0; c < mine.cells.size(); ++c) {
+      const TypedCell& cell = mine.cells[c];
+      if (!cell.own || *cell.value == *first.cells[c].value) continue;
+      return fault(*mine.at, "shards",
+                   fmt::format("gathers shards of {} and others", name(mine, cell)));
+    }
+  }
+  for (const Shown& mine : all) {
+    for (std::size_t c = 0; c < mine.cells.size(); ++c) {
+      if (!mine.cells[c].own) *mine.cells[c].value = *mine.cells[c - 1].value;
+    }
+  }
+}
+
+bool StepMeaning::gathers_legally(const Shown& all, AxisSet axes) {
+  const bool of_gradients = all.tile->tensor == StepTensor::Grad;
+  for (const TypedCell& cell : all.cells) {
+    if (!cell.own) continue;
+    if (of_gradients && !is_summed_over(all, cell, axes)) return false;
+    if (of_gradients || cell.value->version > 0) continue;
+    fault(*all.at, "early", fmt::format("gathers {} before its update", name(all, cell)));
+    return false;
+  }
+  return true;
+}
+
+bool StepMeaning::is_summed_over(const Shown& sum, const TypedCell& cell, AxisSet axes) {
+  for (std::size_t term = 0; term < cell.value->terms.size(); ++term) {
+    const std::int8_t left = cell.value->terms[term];
+    const AxisSet lacking = left < 0 ? axes : static_cast<AxisSet>(left) & axes;
+    if (lacking == 0) continue;
+    const std::string of = term_name(tables_, sum.tile->tensor, cell.block, term);
+    const std::string why =
+        left < 0 ? "lacks " + of : "is partial along " + axis_names(lacking) + " in " + of;
+    fault(*sum.at, "early", fmt::format("gathers {}, which {}", name(sum, cell), why));
+    return false;
+  }
+  return true;
 }
 
 void StepMeaning::run_all_reduce(std::span<const Action> parts, AxisSet axes) {

@@ -15,7 +15,7 @@ using enum Access;
 
 constexpr std::array<Operand, 2> kGatherOperands{
     {{"all", Write, StepTensor::Weight}, {"mine", Read, StepTensor::Weight}}};
-constexpr std::array<Operand, 1> kGatherInPlaceOperands{{{"all", Update, StepTensor::Weight}}};
+constexpr std::array<Operand, 1> kGatherInPlaceOperands{{{"all", Update}}};
 constexpr std::array<Operand, 3> kForwardOperands{{{"weight", Read, StepTensor::Weight},
                                                    {"x", Read, StepTensor::X},
                                                    {"y", Update, StepTensor::X}}};

@@ -28,7 +28,7 @@ enum class StepOp : std::uint8_t {
   Send,  ///< These two are in no step.
   Recv,
   Gather,         ///< mine | all: the whole unit of the shards of all ranks
-  GatherInPlace,  ///< u all: the same, of the shards that lie in it
+  GatherInPlace,  ///< u all: the same, of the shards that lie in it; of values or gradients
   Forward,        ///< weight x | u y: a unit on a microbatch, with values of one unit
   Loss,           ///< y | dy, u loss
   Backward,       ///< weight x dy | u dx, u grad

@@ -22,11 +22,8 @@ class StepRows {
       for (int u = 0; u < units; ++u) forward(u, m == 0);
       for (int u = units; u-- > 0;) {
         backward(u);
-        if (zero_ >= 2 || (zero_ == 1 && m + 1 == microbatches)) sum(units_[u].sum);
+        if (zero_ >= 2 || m + 1 == microbatches) sum(units_[u]);
       }
-    }
-    if (zero_ == 0) {
-      for (const UnitTime& unit : units_) sum(2 * unit.sum);
     }
     step_.end += waiting_;
     update();
@@ -75,8 +72,9 @@ class StepRows {
     waiting_ -= std::min(waiting_, free_);
     free_ = 0;
   }
-  void sum(double seconds) {
-    waiting_ += collective(seconds);
+  void sum(const UnitTime& unit) {
+    step_.end += collective(unit.along_tp);
+    waiting_ += collective((zero_ == 0 ? 2 : 1) * unit.sum);
     free_ = 0;
   }
   /// Seconds of a collective, which are noted.

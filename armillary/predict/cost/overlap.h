@@ -6,8 +6,9 @@
 // A row lasts as long as its run, or as its messages if these take longer: those of the run (of
 // attention and of tensor parallelism), the gather and the sum share one link. The messages of the
 // run go first. Values of the last layer stay over the head, those of the first from one microbatch
-// to the next. Sums of stage 1 may stay behind for several rows, those of stages 2 and 3 end with
-// theirs, the last of a microbatch with the next forward; stage 0 sums at the end.
+// to the next. Sums of stages 0 and 1 may stay behind for several rows, those of stages 2 and 3 end
+// with theirs, the last of a microbatch with the next forward. In stage 0 a gather of the sum
+// follows each. All waits for sums along tp.
 #pragma once
 
 #include <span>
@@ -21,8 +22,9 @@ struct UnitTime {
   /// Seconds of these for which the messages of the run fill the link of gathers and sums.
   double forward_link = 0;
   double backward_link = 0;
-  double gather = 0;  ///< Its values, from all replicas.
-  double sum = 0;     ///< Its gradients: a reduce-scatter; an all-reduce takes twice as long.
+  double gather = 0;    ///< Its values, from all replicas.
+  double sum = 0;       ///< Its gradients: a reduce-scatter; the gather of a sum takes as long.
+  double along_tp = 0;  ///< An all-reduce of gradients that ranks along tp share.
   double update = 0;
 };
 

@@ -12,8 +12,9 @@ namespace {
 struct WholeUnits {
   double values = 0;
   double gradients = 0;
-  double in_sum = 0;  ///< Gradients that are being summed.
-  double before = 0;  ///< Likewise, in a pass that another follows.
+  double in_sum = 0;     ///< Gradients that are being summed.
+  double before = 0;     ///< Likewise, in a pass that another follows.
+  double in_gather = 0;  ///< Sums of gradients that are being gathered.
 };
 
 /// The largest of the moments that it is given.
@@ -89,7 +90,8 @@ class LargestMoment {
 
   double gathered(const WholeUnits& whole) const {
     return (pass_.value * whole.values + pass_.gradient * whole.gradients +
-            pass_.sum * whole.in_sum + pass_.sum_before * whole.before) /
+            pass_.sum * whole.in_sum + pass_.sum_before * whole.before +
+            pass_.gathered_sum * whole.in_gather) /
            pass_.tp;
   }
 
@@ -128,23 +130,30 @@ StepPeak step_peak(const ModelCost& cost, const PassOnRank& pass) {
   for (const Moment& moment : bytes.last_unit) {
     largest.offer(layers, moment, {.values = values, .gradients = last + shared});
   }
-  // Layers: the unit before is gathered, and the gradients of the unit after are under way. Those
-  // of tied parameters stay until the first unit has added its own.
+  // Layers: the unit before is gathered, and the gradients of the two units after are under way.
+  // Those of tied parameters stay until the first unit has added its own.
   for (std::int64_t i = layers - 1; i >= 0; --i) {
     const double next = i == 0 ? first : layer;
     const WholeUnits whole{
         .values = pass.keeps_values ? first + static_cast<double>(i + 1) * layer : layer + next,
         .gradients = layer + shared,
-        .in_sum = i + 1 == layers ? last : layer};
+        .in_sum = i + 1 == layers ? last : layer,
+        .in_gather = i + 1 == layers   ? 0
+                     : i + 2 == layers ? last
+                                       : layer};
     for (const Moment& moment : bytes.backward) largest.offer_layer(i, moment, whole);
   }
   // The first unit: its output is the input of a layer, which stays for a pass that follows.
   for (const Moment& moment : bytes.first_unit) {
-    largest.offer(0, moment, {.values = first, .gradients = first, .in_sum = layer});
+    largest.offer(0, moment,
+                  {.values = first,
+                   .gradients = first,
+                   .in_sum = layer,
+                   .in_gather = layers > 1 ? layer : last});
     if (pass.sum_before == 0) continue;
     largest.offer(0, moment, {.values = first + layer, .gradients = first, .before = layer});
   }
-  largest.offer_end({.in_sum = first});
+  largest.offer_end({.in_sum = first, .in_gather = layer});
   return largest.most();
 }
 

@@ -30,6 +30,7 @@ struct PassOnRank {
   /// Likewise in a pass that another follows, whose first unit's sum ends with the forward of that
   /// one; 0: none follows.
   double sum_before = 0;
+  double gathered_sum = 0;    ///< Likewise of the unit after that one, whose sum is gathered.
   bool keeps_values = false;  ///< Whole values stay from forward until the unit's backward.
 };
 

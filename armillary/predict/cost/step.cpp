@@ -199,11 +199,9 @@ std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& at
                  .backward = (2 + again) * products + 2 * memory_bound + (1 + again) * tensor +
                              attention.backward};
   values(layer, static_cast<double>(model.layer_parameters - model.expert_parameters) / layers);
-  // Copies of KV heads sum their gradients, an all-reduce; stage 0 takes each sum twice.
-  const bool sums_twice = placed.parallelism.zero == 0 || groups.replicas.members == 1;
-  layer.sum +=
-      (sums_twice ? 1 : 2) * groups.kv.ring_seconds(static_cast<double>(model.kv_parameters) /
-                                                    mesh.tp * rates.gradient_bytes);
+  // Copies of KV heads sum their gradients.
+  layer.along_tp = 2 * groups.kv.ring_seconds(static_cast<double>(model.kv_parameters) / mesh.tp *
+                                              rates.gradient_bytes);
   const double tensor_link = groups.tp.shares_links(groups.replicas) ? tensor : 0;
   const double attention_link = groups.cp.shares_links(groups.replicas) ? attention.link_share : 0;
   layer.forward_link = tensor_link + attention_link * attention.forward;
@@ -314,14 +312,15 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism,
   memory.gradients = bytes_from(2, bytes.gradient);
   memory.optimizer = bytes_from(1, bytes.optimizer);
   // Units are whole for a while where replicas divide them. A sum that is rounded, or added to an
-  // earlier one, has memory of its own for the share of a rank.
+  // earlier one, has memory of its own for the share of a rank; at stage 0 rounded gradients become
+  // their sums in place.
   const int replicas = mesh.dp * mesh.cp;
   const bool divides_gradients = replicas > 1 && parallelism.zero >= 2;
   const double gathered = bytes.gathered > 0 ? bytes.gathered : bytes.parameter;
   const auto sum = [&](bool is_added) {
     const double own = 1.0 / replicas;
-    if (replicas == 1 || parallelism.zero == 0) return 0.0;
-    if (bytes.rounded > 0) return bytes.rounded * (1 + own);
+    if (replicas == 1) return 0.0;
+    if (bytes.rounded > 0) return bytes.rounded * (parallelism.zero == 0 ? 1 : 1 + own);
     return divides_gradients ? bytes.gradient * (is_added ? 1 + own : 1) : 0.0;
   };
   const StepPeak peak = step_peak(
@@ -336,6 +335,7 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism,
        .gradient = divides_gradients ? bytes.gradient : 0,
        .sum = sum(share.microbatches > 1),
        .sum_before = divides_gradients && share.microbatches > 1 ? sum(share.microbatches > 2) : 0,
+       .gathered_sum = parallelism.zero == 0 ? sum(false) : 0,
        .keeps_values = !parallelism.reshard_after_forward});
   memory.activations = peak.activations;
   memory.transient = peak.transient;

@@ -131,10 +131,11 @@ class Prices {
   RankGroup replicas_;
 };
 
-StepTransfer messages_of(const plan::Op& op) {
+/// A gather of gradients ends their sum.
+StepTransfer messages_of(const plan::RankProgram& program, const plan::Op& op) {
   if (op.kind == StepOp::Move) return StepTransfer::Moves;
-  const bool gathers = op.kind == StepOp::Gather || op.kind == StepOp::GatherInPlace;
-  return gathers ? StepTransfer::Gathers : StepTransfer::Sums;
+  const bool of_values = program.tiles[op.views.front().tile].tensor == StepTensor::Weight;
+  return of_values ? StepTransfer::Gathers : StepTransfer::Sums;
 }
 
 /// The lanes of one rank in time.
@@ -257,7 +258,7 @@ class StepLanes {
     std::array<double, kStepTransfers> kinds{};
     for (std::size_t l = 1; l < lanes_.size(); ++l) {
       if (!lanes_[l].runs) continue;
-      kinds[static_cast<std::size_t>(messages_of(program_.ops[op_of(lanes_[l])]))] = 1;
+      kinds[static_cast<std::size_t>(messages_of(program_, program_.ops[op_of(lanes_[l])]))] = 1;
     }
     const double present = std::accumulate(kinds.begin(), kinds.end(), 0.0);
     for (std::size_t k = 0; k < kinds.size(); ++k) {

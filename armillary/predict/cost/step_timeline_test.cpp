@@ -58,6 +58,15 @@ TEST(StepTimeline, TwoUnitsByHand) {
   // Backward 7..17, 17..21; sums 17..23, 23..25; updates, and gathers of 1 and 3 s behind them.
   const StepTimeline first = simulated(two_units(1), machine);
   EXPECT_NEAR(first.end_s, 7 + 10 + 6 + 2 + kNumbers + 0.5 + 1 + 3, 1e-9);
+  // Sums of b 17..23, of a beside the gather of b 23..27, its rest 27..31, that of a 31..33.
+  const StepTimeline whole = simulated(two_units(0), machine);
+  EXPECT_NEAR(whole.end_s, 33.75 + kNumbers / 2, 1e-9);
+  EXPECT_NEAR(whole.compute_s, 21.75, 1e-9);
+  EXPECT_NEAR(whole.busy_s[0], 0, 1e-9);
+  EXPECT_NEAR(whole.busy_s[1], 16 + kNumbers / 2, 1e-9);
+  EXPECT_NEAR(whole.exposed_s[1], 12 + kNumbers / 2, 1e-9);
+  EXPECT_NEAR(overlapped(two_times(), 1, 0).end, 33.75, 1e-9);
+  EXPECT_NEAR(overlapped(two_times(), 1, 0).collectives, 16, 1e-9);
   EXPECT_NEAR(overlapped(two_times(), 1, 3).end, 27.75, 1e-9);
   EXPECT_NEAR(overlapped(two_times(), 1, 1).end, 29.5, 1e-9);
   EXPECT_NEAR(overlapped(two_times(), 1, 1).collectives, 12, 1e-9);

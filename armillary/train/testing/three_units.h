@@ -59,15 +59,15 @@ inline void train_on(Store& store, ThreeUnits& model, double factor, int passes,
       outs[u].backward(grad);
       if (unit > 0) grad = ins[u].grad();
       store.release(unit);
-      if (store.zero() >= 2 || (store.zero() == 1 && pass == passes)) store.start_sum(unit);
+      const bool sums = store.zero() >= 2 || (replicas.sharded != nullptr && pass == passes);
+      if (sums) store.start_sum(unit);
+      if (sums && store.zero() == 0 && unit < 2) store.start_gather_sum(unit + 1);
     }
     store.check_views();
   }
-  store.finish_sum();
+  if (store.zero() == 0 && replicas.sharded != nullptr) store.start_gather_sum(0);
+  store.finish_sums();
   for (int unit = 0; unit < 3; ++unit) {
-    if (store.zero() == 0 && replicas.sharded != nullptr) {
-      store.sum_share(unit, *replicas.sharded);
-    }
     if (replicas.copies != nullptr) store.sum_share(unit, *replicas.copies);
   }
 }
