@@ -16,6 +16,28 @@
 namespace armillary::model {
 namespace {
 
+/// Values of a model that can be counted in bytes of several buffers.
+constexpr std::int64_t kMostValues = std::int64_t{1} << 56U;
+
+/// Adds the values of a parameter. @throws InvalidArgument if there are then kMostValues or more.
+void count_values(const Parameter& parameter, std::int64_t& all) {
+  std::int64_t values = 1;
+  const bool is_empty = std::ranges::find(parameter.shape, 0) != parameter.shape.end();
+  bool is_countable = true;
+  for (const std::int64_t size : parameter.shape) {
+    is_countable = is_countable && !__builtin_mul_overflow(values, size, &values);
+  }
+  if (is_empty) return;
+  if (is_countable && values < kMostValues - all) {
+    all += values;
+    return;
+  }
+  fail<InvalidArgument>(
+      "model: parameter {} has the shape [{}]; fewer than 2^56 values in all parameters are "
+      "required",
+      quote(parameter.name), fmt::join(parameter.shape, ", "));
+}
+
 /// Words of errors, by Placement.
 constexpr const char* kCuts[] = {"whole", "columns", "rows", "vocabulary"};
 
@@ -152,6 +174,7 @@ void check_parameters(std::span<const Parameter> parameters, std::span<const std
   }
   std::set<std::string> names;
   std::map<std::string, bool> owners;  // whether a unit owns experts
+  std::int64_t values = 0;
   for (const Parameter& parameter : parameters) {
     if (!names.insert(parameter.name).second) {
       fail<InvalidArgument>("model: two parameters have the name {}; a name each is required",
@@ -161,6 +184,7 @@ void check_parameters(std::span<const Parameter> parameters, std::span<const std
       fail<InvalidArgument>("model: parameter {} has the shape [{}]; sizes from 0 are required",
                             quote(parameter.name), fmt::join(parameter.shape, ", "));
     }
+    count_values(parameter, values);
     check_units(parameter, units);
     range_of(parameter, 0, tp);
     const auto [owner, is_new] = owners.try_emplace(parameter.units.front(), parameter.is_expert);

@@ -73,7 +73,7 @@ int copies_along_tp(const Parameter& parameter, int ranks);
 
 /// Checks the parameters of a model with these units on `tp` ranks: units have names of their own,
 /// and each parameter has one too, a shape, and units that are declared; experts are owned by units
-/// of their own. @throws InvalidArgument.
+/// of their own; all values together are fewer than 2^56. @throws InvalidArgument.
 void check_parameters(std::span<const Parameter> parameters, std::span<const std::string> units,
                       int tp);
 

@@ -154,5 +154,28 @@ TEST(CheckParameters, RefusesNamesThatStandTwiceAndUnitsThatAreNotDeclared) {
               ThrowsMessage<InvalidArgument>(HasSubstr("nearest: tp 3")));
 }
 
+/// No product of sizes wraps to a small one.
+TEST(CheckParameters, RefusesMoreValuesThanCanBeCounted) {
+  const std::vector<std::string> units{"head"};
+  const auto parameter = [](const std::string& name, const Shape& shape) {
+    return Parameter{.name = name, .shape = shape, .units = {"head"}};
+  };
+  constexpr std::int64_t k32 = std::int64_t{1} << 32U;
+  constexpr std::int64_t k55 = std::int64_t{1} << 55U;
+  EXPECT_THAT(
+      [&] {
+        check_parameters(std::vector{parameter("w", {k32, k32})}, units, 1);
+      },
+      ThrowsMessage<InvalidArgument>("model: parameter 'w' has the shape [4294967296, 4294967296]; "
+                                     "fewer than 2^56 values in all parameters are required"));
+  check_parameters(std::vector{parameter("w", {k55})}, units, 1);
+  EXPECT_THAT(
+      [&] {
+        check_parameters(std::vector{parameter("w", {k55}), parameter("v", {k55})}, units, 1);
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("parameter 'v' has the shape")));
+  check_parameters(std::vector{parameter("w", {k32, k32, 0})}, units, 1);
+}
+
 }  // namespace
 }  // namespace armillary::model

@@ -118,8 +118,11 @@ ModelFile::ModelFile(std::string_view where, const std::string& path) {
     return;
   }
   source_ = path;
-  options_ = train::open_model_source(path)->model();
+  const std::unique_ptr<train::ModelSource> source = train::open_model_source(path);
+  options_ = source->model();
   require_words(where, options_);
+  // Sizes of a file may be any number: they are compared before weights have memory.
+  source->expect_tensors(model::make_model(options_, {})->parameters());
   if (is_gguf || is_file(path + "/tokenizer.json")) tokenizer_ = path;
   if (is_gguf) return;
   add_ends(path + "/" + train::kConfigName, ends_);
@@ -155,14 +158,11 @@ ModelWeights ModelFile::weights(const WeightOptions& options) const {
   const std::unique_ptr<model::Model> model = model::make_model(options_, {});
   if (!source_.empty()) {
     const std::unique_ptr<train::ModelSource> source = train::open_model_source(source_);
-    const ModelWeights weights(
-        *model,
-        [&](const std::string& name, const model::GlobalRange& range, std::span<float> values) {
-          source->read(name, range, values);
-        },
-        options);
-    source->expect_all_read();
-    return weights;
+    return {*model,
+            [&](const std::string& name, const model::GlobalRange& range, std::span<float> values) {
+              source->read(name, range, values);
+            },
+            options};
   }
   const train::Checkpoint checkpoint(checkpoint_);
   const auto read = [&](const std::string& name, const model::GlobalRange& range,

@@ -7,10 +7,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "armillary/comm/solo.h"
+#include "armillary/core/error.h"
 #include "armillary/core/testing/expect_error.h"
 #include "armillary/model/registry.h"
 #include "armillary/serve/generate.h"
@@ -64,6 +66,12 @@ TEST(ModelWeights, AreThoseOfACheckpointOrAFolder) {
                     {.cache = {.pages = 4}});
   const std::vector<std::vector<std::int64_t>> prompts{{'w', 'o', 'r', 'd'}};
   EXPECT_EQ(generate(*comm, sessions, prompts, {.tokens = 5}).tokens[0].size(), 5U);
+  // Sizes that no memory has are refused by their key.
+  auto config = nlohmann::json::parse(folder.read("model/config.json"));
+  config["intermediate_size"] = 2147483647;
+  folder.write("model/config.json", config.dump());
+  EXPECT_THAT([&] { ModelFile("test", folder.path("model")); },
+              testing::ThrowsMessage<IoError>(testing::HasSubstr("(intermediate_size)")));
 }
 
 /// Ranks along tp have whole groups of heads and some words each; bf16 is that of matrices alone.

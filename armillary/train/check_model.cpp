@@ -293,6 +293,7 @@ class ModelCheck {
         start_{recipe.training.seed, init_from, recipe.model},
         ours_(made_together(comm,
                             [&] {
+                              check_start();
                               return std::make_unique<Replica>(make_model(recipe),
                                                                place_over_ranks(), start_,
                                                                dtypes_of(recipe.training));
@@ -319,6 +320,12 @@ class ModelCheck {
 
  private:
   bool is_narrow() const { return recipe_.training.mixed_precision_param == "bfloat16"; }
+
+  /// Before a replica has memory.
+  void check_start() const {
+    if (start_.folder.empty()) return;
+    check_source(start_.folder, start_.options, make_model_(recipe_)->parameters());
+  }
 
   ModelPlace place_over_ranks() {
     const auto shards =

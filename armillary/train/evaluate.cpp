@@ -13,6 +13,7 @@
 #include "armillary/comm/together.h"
 #include "armillary/core/error.h"
 #include "armillary/runtime/or_abort.h"
+#include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/dtypes.h"
 #include "armillary/train/forward_rank.h"
 #include "armillary/train/mesh.h"
@@ -60,6 +61,9 @@ EvalResult evaluate(const comm::Mesh& mesh, model::Model& model, const Data& dat
       check_dtypes(one_pass.training,
                    std::int64_t{mesh.size(MeshAxis::Dp)} * mesh.size(MeshAxis::Cp));
       model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
+      if (!options.init_from.empty()) {
+        check_source(options.init_from, one_pass.model, model.parameters());
+      }
       sequences = checked_sequences("eval: --sequences", data, options.sequences);
       if (data.vocab_size() > model.vocab_size()) {
         fail<InvalidArgument>(

@@ -286,6 +286,9 @@ at::Tensor sample(const comm::Mesh& mesh, model::Model& model, const Recipe& rec
       check_dtypes(one_pass.training,
                    std::int64_t{mesh.size(MeshAxis::Dp)} * mesh.size(MeshAxis::Cp));
       model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
+      if (!options.init_from.empty()) {
+        check_source(options.init_from, one_pass.model, model.parameters());
+      }
     });
     const model::PictureShape shape = model::dit_options(one_pass.model).picture;
     std::vector<at::Tensor> pictures;

@@ -138,6 +138,12 @@ Store::Store(const model::Model& model, std::int64_t seed, const Replicas& repli
   if (place_.on_host) lane_ = std::make_unique<HostLane>(place_.timeout_s);
 }
 
+std::vector<model::Parameter> Store::parameters() const {
+  std::vector<model::Parameter> all;
+  for (const Weight& weight : weights_) all.push_back(weight.parameter);
+  return all;
+}
+
 // The parameters that a unit owns, and their memory. One owner: a tied parameter has one value and
 // is updated once.
 void Store::add_unit(const std::string& name, const std::vector<model::Parameter>& parameters) {

@@ -115,6 +115,8 @@ class Store {
   comm::Communicator* replicas(int unit) const {
     return units_.at(static_cast<std::size_t>(unit)).replicas;
   }
+  /// The parameters of the model, whole, unit by unit.
+  std::vector<model::Parameter> parameters() const;
   /// The group of so many neighbours along tp that have some ranges alike; null: no parameter is
   /// shared so.
   comm::Communicator* sharers(int ranks) const;

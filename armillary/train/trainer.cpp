@@ -22,6 +22,7 @@
 #include "armillary/io/run_lock.h"
 #include "armillary/runtime/or_abort.h"
 #include "armillary/train/checkpoint/folder.h"
+#include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/checkpoint/restore.h"
 #include "armillary/train/checkpoint/resumable.h"
 #include "armillary/train/checkpoint/saver.h"
@@ -324,6 +325,9 @@ TrainResult train(const comm::Mesh& mesh, model::Model& model, const Data& data,
       }
       check_validation(options.validation, recipe.training, model);
       model::check_parameters(model.parameters(), model.units(), mesh.size(MeshAxis::Tp));
+      if (!options.init_from.empty()) {
+        check_source(options.init_from, recipe.model, model.parameters());
+      }
     });
     const RunParts run{comm, data, recipe, options, recording};
     expect_same_start(run, model, data, "data");

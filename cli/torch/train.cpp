@@ -202,6 +202,10 @@ void run_train(const TrainArguments& arguments) {
     print(train::print_recipe(recipe));
     return;
   }
+  if (!arguments.init_from.empty()) {
+    // First: a file with other sizes is named, not the memory that they need.
+    train::check_source(arguments.init_from, recipe.model, train::make_model(recipe)->parameters());
+  }
   const MeshShape mesh = train::mesh_of(recipe.parallelism);
   const int world = mesh.ranks();
   const std::string where =

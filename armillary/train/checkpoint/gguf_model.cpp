@@ -23,6 +23,7 @@
 #include "armillary/model/registry.h"
 #include "armillary/model/rope_scaling.h"
 #include "armillary/train/checkpoint/model_config.h"
+#include "armillary/train/checkpoint/size_keys.h"
 
 namespace armillary::train {
 namespace {
@@ -229,6 +230,39 @@ class GgufModelReader {
   std::set<std::string> seen_;
 };
 
+/// The name in files of a key of [model] that is a size.
+std::string gguf_size_key(const io::GgufFile& file, std::string_view key) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kKeys{
+      {{"dim", "embedding_length"},
+       {"hidden_dim", "feed_forward_length"},
+       {"n_heads", "attention.head_count"},
+       {"n_kv_heads", "attention.head_count_kv"},
+       {"head_dim", "attention.key_length"}}};
+  const auto* const row =
+      std::ranges::find(kKeys, key, [](const auto& pair) { return pair.first; });
+  if (row == kKeys.end()) return "rows of token_embd.weight";
+  const auto architecture = file.metadata().find(kArchitectureKey);
+  return fmt::format("{}.{}", std::get<std::string>(architecture->second), row->second);
+}
+
+/// The tensor of a parameter. @throws IoError unless it is there and of this shape.
+const io::GgufTensor& tensor_with(const io::GgufFile& file, const model::ModelOptions& model,
+                                  const std::string& parameter, const model::Shape& shape) {
+  const std::string name = gguf_name(parameter);
+  const io::GgufTensor* const tensor = file.find(name);
+  if (tensor == nullptr) {
+    fail<IoError>("model: {} has no tensor '{}'; all of the recipe's model are required",
+                  excerpt(file.path()), name);
+  }
+  if (tensor->shape != shape) {
+    fail<IoError>("model: {}: tensor '{}' is [{}]; [{}] is required{}", excerpt(file.path()), name,
+                  fmt::join(tensor->shape, ","), fmt::join(shape, ","),
+                  differing_keys(tensor->shape, shape, size_keys(model, parameter),
+                                 [&](std::string_view key) { return gguf_size_key(file, key); }));
+  }
+  return *tensor;
+}
+
 /// The interleaved place of a row of Q or K: row i of half j of a head is row 2 i + j of the head.
 std::int64_t interleaved(std::int64_t row, std::int64_t head_dim) {
   const std::int64_t inside = row % head_dim;
@@ -260,19 +294,24 @@ std::string gguf_name(const std::string& parameter) {
   return name + std::string(row->second) + std::string(rest.substr(kind));
 }
 
+void expect_gguf_tensors(const io::GgufFile& file, const model::ModelOptions& model,
+                         std::span<const model::Parameter> parameters) {
+  std::set<std::string> names{kFrequencies};  // these are a part of the model's options
+  for (const model::Parameter& parameter : parameters) {
+    names.insert(tensor_with(file, model, parameter.name, parameter.shape).name);
+  }
+  for (const io::GgufTensor& tensor : file.tensors()) {
+    if (names.contains(tensor.name)) continue;
+    fail<IoError>(
+        "model: {}: tensor {} is not one of the recipe's model; none but those are required",
+        excerpt(file.path()), quote(tensor.name));
+  }
+}
+
 void read_gguf_parameter(const io::GgufFile& file, const model::ModelOptions& model,
                          const std::string& parameter, const model::GlobalRange& range,
                          std::span<float> values) {
-  const std::string name = gguf_name(parameter);
-  const io::GgufTensor* const tensor = file.find(name);
-  if (tensor == nullptr) {
-    fail<IoError>("model: {} has no tensor '{}'; all of the recipe's model are required",
-                  excerpt(file.path()), name);
-  }
-  if (tensor->shape != range.whole) {
-    fail<IoError>("model: {}: tensor '{}' is [{}]; [{}] is required", excerpt(file.path()), name,
-                  fmt::join(tensor->shape, ","), fmt::join(range.whole, ","));
-  }
+  const std::string& name = tensor_with(file, model, parameter, range.whole).name;
   // Qwen's Q and K are as they are.
   const bool is_interleaved = !model.qkv_bias && !model.qk_norm &&
                               (name.ends_with("attn_q.weight") || name.ends_with("attn_k.weight"));

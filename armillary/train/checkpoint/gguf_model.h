@@ -8,6 +8,7 @@
 #include "armillary/io/gguf.h"
 #include "armillary/model/global_range.h"
 #include "armillary/model/model_options.h"
+#include "armillary/model/parameter.h"
 
 namespace armillary::train {
 
@@ -18,6 +19,10 @@ model::ModelOptions read_gguf_model(const io::GgufFile& file);
 
 /// Name in the file of a parameter: `layers.0.attention.wq.weight` is `blk.0.attn_q.weight`.
 std::string gguf_name(const std::string& parameter);
+
+/// As ModelSource::expect_tensors (model_source.h).
+void expect_gguf_tensors(const io::GgufFile& file, const model::ModelOptions& model,
+                         std::span<const model::Parameter> parameters);
 
 /// Writes the values of a range of a parameter, row by row. Files of the architecture llama have
 /// the two halves of each head of Q and K interleaved; here they are apart, as transformers has

@@ -14,6 +14,7 @@
 
 #include "armillary/core/error.h"
 #include "armillary/io/testing/gguf_bytes.h"
+#include "armillary/model/registry.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/recipe_parts.h"
 #include "armillary/train/testing/scratch_folder.h"
@@ -180,6 +181,43 @@ TEST(GgufModel, WhatIsNotObeyedIsRefusedByName) {
   EXPECT_THAT([] { SavedModel(small_model("gemma")).model(); },
               ThrowsMessage<InvalidArgument>(
                   HasSubstr("general.architecture = 'gemma'; llama, qwen2 or qwen3 is required")));
+}
+
+/// Without memory for the parameters, which these sizes would not have: 2^40 values and more.
+TEST(GgufModel, SizesOfKeysAreComparedWithTensorsFirst) {
+  const auto refused = [](const std::string& name, std::uint32_t size, const std::string& text) {
+    io::GgufBytes file = small_model();
+    const std::string key = io::gguf_text("llama." + name);
+    std::erase_if(file.keys, [&](const std::string& whole) { return whole.starts_with(key); });
+    file.add_number("llama." + name, size);
+    const SavedModel saved(file);
+    const model::ModelOptions model = saved.model();
+    EXPECT_THAT(
+        [&] { check_source(saved.path(), model, model::make_model(model, {})->parameters()); },
+        ThrowsMessage<IoError>(AllOf(HasSubstr("m.gguf"), HasSubstr(text))));
+  };
+  refused("feed_forward_length", 2147483647,
+          "tensor 'blk.0.ffn_gate.weight' is [6,8]; [2147483647,8] is required "
+          "(llama.feed_forward_length)");
+  refused("embedding_length", 1U << 20U,
+          "tensor 'token_embd.weight' is [5,8]; [5,1048576] is required (llama.embedding_length)");
+  refused("attention.head_count_kv", 2,
+          "tensor 'blk.0.attn_k.weight' is [4,8]; [8,8] is required "
+          "(llama.attention.head_count_kv, llama.attention.head_count)");
+  refused("attention.key_length", 6,
+          "tensor 'blk.0.attn_q.weight' is [8,8]; [12,8] is required "
+          "(llama.attention.head_count, llama.attention.key_length)");
+  refused("block_count", 4096, "has no tensor 'blk.1.attn_norm.weight'");
+  io::GgufBytes other = small_model();
+  other.add_floats("output.weight", {4, 8}, counted(32));
+  const SavedModel saved(other);
+  EXPECT_THAT(
+      [&] {
+        check_source(saved.path(), saved.model(),
+                     model::make_model(saved.model(), {})->parameters());
+      },
+      ThrowsMessage<IoError>(HasSubstr(
+          "tensor 'output.weight' is [4,8]; [5,8] is required (rows of token_embd.weight)")));
 }
 
 TEST(GgufModel, TensorsAreThoseOfTheModel) {

@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
@@ -353,6 +354,21 @@ void add_experts(Config& config, const model::ModelOptions& model) {
 
 model::ModelOptions read_hf_config(const std::string& path, const Config& config) {
   return checked_model(path, HfConfigReader(path, config).read());
+}
+
+std::string hf_size_key(std::string_view key, const Config& config) {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kKeys{
+      {{"dim", "hidden_size"},
+       {"hidden_dim", "intermediate_size"},
+       {"n_heads", "num_attention_heads"},
+       {"n_kv_heads", "num_key_value_heads"}}};
+  const auto* const row =
+      std::ranges::find(kKeys, key, [](const auto& pair) { return pair.first; });
+  if (row != kKeys.end()) return std::string(row->second);
+  if (key == "num_experts" && !config.contains("num_experts")) return "num_local_experts";
+  if (key != "moe_inter_dim") return std::string(key);
+  const bool is_mixtral = config.value("model_type", Config()) == "mixtral";
+  return is_mixtral ? "intermediate_size" : "moe_intermediate_size";
 }
 
 Config hf_config(const model::ModelOptions& model, std::int64_t seq_len, const std::string& dtype) {

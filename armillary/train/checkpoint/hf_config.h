@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <string_view>
 
 #include "armillary/model/model_options.h"
 
@@ -18,6 +19,9 @@ namespace armillary::train {
 /// The model of a config, also of older versions, which leave out other defaults. Errors name
 /// `path` and the key. @throws InvalidArgument.
 model::ModelOptions read_hf_config(const std::string& path, const nlohmann::json& config);
+
+/// The key of a config that says a size of [model]: `dim` is hidden_size.
+std::string hf_size_key(std::string_view key, const nlohmann::json& config);
 
 /// The config of a model, for versions 4 and 5 of transformers. `seq_len`: tokens of the sequences
 /// with which it was trained; `dtype`: that of the parameters. @throws InvalidArgument if

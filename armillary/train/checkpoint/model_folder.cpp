@@ -80,6 +80,15 @@ void expect_free(const std::string& folder) {
   }
 }
 
+/// An open folder or file, if it is the one of a model.
+std::unique_ptr<ModelSource> source_of(const std::string& path, const model::ModelOptions& options,
+                                       std::span<const model::Parameter> parameters) {
+  std::unique_ptr<ModelSource> source = open_model_source(path);
+  check_same_model(source->path(), source->model(), options);
+  source->expect_tensors(parameters);
+  return source;
+}
+
 }  // namespace
 
 void write_model_folder(const std::string& folder, FolderFormat format,
@@ -115,9 +124,13 @@ void write_model_folder(const std::string& folder, FolderFormat format,
   files.sync_folder(folder);
 }
 
+void check_source(const std::string& path, const model::ModelOptions& options,
+                  std::span<const model::Parameter> parameters) {
+  source_of(path, options, parameters);
+}
+
 void load_parameters(const std::string& path, const model::ModelOptions& options, Store& store) {
-  const std::unique_ptr<ModelSource> source = open_model_source(path);
-  check_same_model(source->path(), source->model(), options);
+  const std::unique_ptr<ModelSource> source = source_of(path, options, store.parameters());
   store.fill(
       [&](const std::string& name, const model::GlobalRange& range, const at::Tensor& values) {
         const auto count = static_cast<std::size_t>(values.numel());
@@ -127,7 +140,6 @@ void load_parameters(const std::string& path, const model::ModelOptions& options
           source->read(name, range, {values.data_ptr<float>(), count});
         }
       });
-  source->expect_all_read();
 }
 
 std::string tokenizer_folder(const std::string& run) {

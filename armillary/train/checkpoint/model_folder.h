@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "armillary/io/safetensors.h"
+#include "armillary/model/parameter.h"
 #include "armillary/train/checkpoint/model_config.h"
 #include "armillary/train/store.h"
 
@@ -29,10 +31,15 @@ void write_model_folder(const std::string& folder, FolderFormat format,
                         const nlohmann::json& config, std::vector<io::TensorBytes> parameters,
                         std::int64_t most_file_bytes = kMostFileBytes);
 
-/// Fills a store with the parameters of a folder or a GGUF file (model_source.h). Tensors of fp64
-/// are read into a store of fp64 alone. @throws InvalidArgument if its model is not that of the
-/// options; IoError that names file and tensor, if one is missing, has another shape or dtype, or
-/// is not of this model.
+/// Compares a folder or a GGUF file (model_source.h) by its headers with the parameters of a model,
+/// to be called before a store gives them memory: sizes of a file may be any number.
+/// @throws InvalidArgument if its model is not that of the options; IoError that names file and
+/// tensor, if one is missing, has another shape or dtype, or is not of this model.
+void check_source(const std::string& path, const model::ModelOptions& options,
+                  std::span<const model::Parameter> parameters);
+
+/// Fills a store with the parameters of a folder or a GGUF file. Tensors of fp64 are read into a
+/// store of fp64 alone. @throws as check_source.
 void load_parameters(const std::string& path, const model::ModelOptions& options, Store& store);
 
 /// The folder of a run with the tokenizer of the model that it began with.

@@ -8,16 +8,22 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "armillary/comm/local.h"
 #include "armillary/core/error.h"
 #include "armillary/core/half_floats.h"
+#include "armillary/model/registry.h"
+#include "armillary/train/check_model.h"
+#include "armillary/train/checkpoint/model_source.h"
 #include "armillary/train/checkpoint/restore.h"
 #include "armillary/train/estimate.h"
+#include "armillary/train/evaluate.h"
 #include "armillary/train/testing/scratch_folder.h"
 #include "armillary/train/testing/small_training.h"
 
@@ -333,6 +339,60 @@ TEST(ModelFolder, TensorsThatDoNotFitAreRefusedByName) {
   parameters = replica.parameters();
   parameters.push_back({{"layers.0.attention.wq.bias", io::TensorDtype::F32, {0}}, {}});
   refused("more", parameters, "tensor 'model.layers.0.self_attn.q_proj.bias' is not one of");
+}
+
+/// Every verb compares sizes with the file before parameters have memory, on all ranks.
+TEST(ModelFolder, SizesThatNoMemoryHasAreRefusedByTheirKey) {
+  const ScratchFolder folder;
+  Recipe recipe = small_llama();
+  write_model_folder(folder.path("m"), FolderFormat::Hf,
+                     changed_config(recipe, "intermediate_size", 2147483647),
+                     DrawnReplica(recipe, 1).parameters());
+  recipe.model.hidden_dim = 2147483647;
+  recipe.parallelism.context_parallel_degree = 2;
+  const PackedText data = words(recipe.training.seq_len);
+  const auto refused = [&](const std::function<void()>& call) {
+    EXPECT_THAT(call, ThrowsMessage<IoError>(HasSubstr(
+                          "tensor 'model.layers.0.mlp.gate_proj.weight' is F32 [88,32]; F32 "
+                          "[2147483647,32] is required, or F16 or BF16 (intermediate_size)")));
+  };
+  refused([&] { train(recipe, data, {.init_from = folder.path("m")}); });
+  refused([&] { evaluate(recipe, data, {.init_from = folder.path("m")}); });
+  refused([&] {
+    comm::run_ranks(2, [&](comm::Communicator& comm) {
+      const auto make = [](const Recipe& of) { return make_model(of); };
+      check_model(comm, make, data, recipe, folder.path("m"));
+    });
+  });
+}
+
+/// Experts are a tensor each in one format, and the first dim in the other.
+TEST(ModelFolder, SizesOfExpertsAreRefusedByTheirKey) {
+  Recipe recipe = small_llama();
+  recipe.model.name = "moe";
+  recipe.model.num_experts = 3;
+  recipe.model.moe_inter_dim = 12;
+  const DrawnReplica written(recipe, 1);
+  const auto refused = [&](FolderFormat format, const nlohmann::json& changes,
+                           const std::string& text) {
+    const ScratchFolder folder;
+    nlohmann::json config = config_of(recipe, format);
+    config.merge_patch(changes);
+    write_model_folder(folder.path("m"), format, config, written.parameters());
+    const model::ModelOptions model = open_model_source(folder.path("m"))->model();
+    EXPECT_THAT(
+        [&] { check_source(folder.path("m"), model, model::make_model(model, {})->parameters()); },
+        ThrowsMessage<IoError>(HasSubstr(text)));
+  };
+  refused(FolderFormat::Hf, {{"num_local_experts", 2000000000}},
+          "gate.weight' is F32 [3,32]; F32 [2000000000,32] is required, or F16 or BF16 "
+          "(num_local_experts)");
+  refused(FolderFormat::Hf, {{"intermediate_size", 2000000000}},
+          "experts.0.w1.weight' is F32 [12,32]; F32 [2000000000,32] is required, or F16 or BF16 "
+          "(intermediate_size)");
+  refused(FolderFormat::Armillary, {{"model", {{"moe_inter_dim", 13}}}},
+          "tensor 'layers.0.moe.experts.w1' is F32 [3,12,32]; F32 [3,13,32] is required, or F16 or "
+          "BF16 (model.moe_inter_dim)");
 }
 
 }  // namespace

@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string_view>
 #include <system_error>
 #include <type_traits>
 #include <utility>
@@ -25,8 +27,10 @@
 #include "armillary/io/safetensors.h"
 #include "armillary/train/checkpoint/expert_folder.h"
 #include "armillary/train/checkpoint/gguf_model.h"
+#include "armillary/train/checkpoint/hf_config.h"
 #include "armillary/train/checkpoint/model_config.h"
 #include "armillary/train/checkpoint/model_folder.h"
+#include "armillary/train/checkpoint/size_keys.h"
 
 namespace armillary::train {
 namespace {
@@ -42,6 +46,14 @@ nlohmann::json read_json(const std::string& path) {
   }
   return read.value;
 }
+
+/// A tensor that a folder must have.
+struct RequiredTensor {
+  std::string name;
+  model::Shape shape;
+  /// The keys that ask for its shape where another is there, as differing_keys().
+  std::function<std::string(const model::Shape& there)> keys = {};
+};
 
 /// The tensors of a model folder, by their names there.
 class ModelFiles {
@@ -71,8 +83,8 @@ class ModelFiles {
 
   /// @throws IoError unless the tensor is there, of this shape, and a float of at most 32 bits, or
   /// of 64.
-  const io::SafetensorsFile& file_with(const std::string& name, const model::Shape& shape,
-                                       bool takes_fp64) {
+  const io::SafetensorsFile& file_with(const RequiredTensor& required, bool takes_fp64) {
+    const auto& [name, shape, keys] = required;
     const auto entry = file_of_.find(name);
     if (entry == file_of_.end()) {
       fail<IoError>("model: {} has no tensor '{}'; all of the recipe's model are required",
@@ -84,9 +96,9 @@ class ModelFiles {
         info.dtype == io::TensorDtype::F32 || info.dtype == io::TensorDtype::F16 ||
         info.dtype == io::TensorDtype::BF16 || (takes_fp64 && info.dtype == io::TensorDtype::F64);
     if (!is_float || info.shape != shape) {
-      fail<IoError>("model: {}: tensor '{}' is {} [{}]; F32 [{}] is required, or F16 or BF16",
+      fail<IoError>("model: {}: tensor '{}' is {} [{}]; F32 [{}] is required, or F16 or BF16{}",
                     excerpt(file.path()), name, to_string(info.dtype), fmt::join(info.shape, ","),
-                    fmt::join(shape, ","));
+                    fmt::join(shape, ","), keys ? keys(info.shape) : "");
     }
     return file;
   }
@@ -176,16 +188,31 @@ class FolderSource : public ModelSource {
     read_rows(parameter, range, values);
   }
 
-  void expect_all_read() const override {
-    if (!files_) return;
+  void expect_tensors(std::span<const model::Parameter> parameters) override {
+    const auto model_type = config_.at("model_type").get<std::string>();
     // transformers leaves these out too: a copy of the embedding, and buffers of old versions.
-    std::set<std::string> names = files_->names([&](const std::string& name) {
-      return (model_.enable_weight_tying && name == "lm_head.weight") ||
-             name.ends_with("rotary_emb.inv_freq");
+    std::set<std::string> names = files().names([&](const std::string& name) {
+      return format_ == FolderFormat::Hf &&
+             ((model_.enable_weight_tying && name == "lm_head.weight") ||
+              name.ends_with("rotary_emb.inv_freq"));
     });
-    if (format_ == FolderFormat::Armillary) names.clear();
-    names.insert(read_.begin(), read_.end());
-    files_->expect_no_other(names);
+    const auto expect = [&](const RequiredTensor& tensor) {
+      files().file_with(tensor, /*takes_fp64=*/true);
+      names.insert(tensor.name);
+    };
+    for (const model::Parameter& parameter : parameters) {
+      const auto keys = [&](const model::Shape& there) { return keys_of(parameter, there); };
+      if (format_ == FolderFormat::Armillary || !has_all_experts(parameter.name)) {
+        expect({folder_name(parameter.name, model_type), parameter.shape, keys});
+        continue;
+      }
+      // A tensor for each expert: the first that is not there ends the loop.
+      const model::Shape one(parameter.shape.begin() + 1, parameter.shape.end());
+      for (std::int64_t i = 0; i < parameter.shape[0]; ++i) {
+        expect({expert_name(parameter.name, i, model_type), one, keys});
+      }
+    }
+    files().expect_no_other(names);
   }
 
  private:
@@ -196,10 +223,7 @@ class FolderSource : public ModelSource {
     if (format_ == FolderFormat::Armillary || !has_all_experts(parameter)) {
       return read_tensor(folder_name(parameter, model_type), range, values);
     }
-    // A tensor for each expert; other ranks may have some of them.
-    for (std::int64_t i = 0; i < range.whole[0]; ++i) {
-      read_.insert(expert_name(parameter, i, model_type));
-    }
+    // A tensor for each expert.
     const auto inner = [](const model::Shape& all) {
       return model::Shape(all.begin() + 1, all.end());
     };
@@ -215,7 +239,7 @@ class FolderSource : public ModelSource {
   void read_tensor(const std::string& name, const model::GlobalRange& range,
                    std::span<Float> values) {
     const io::SafetensorsFile& file =
-        files().file_with(name, range.whole, std::is_same_v<Float, double>);
+        files().file_with({name, range.whole}, std::is_same_v<Float, double>);
     const io::TensorDtype dtype = file.info(name).dtype;
     const std::span<const std::byte> bytes = file.bytes(name);
     model::for_each_row(range, [&](std::int64_t global, std::int64_t local, std::int64_t count) {
@@ -223,7 +247,18 @@ class FolderSource : public ModelSource {
       widen(dtype, bytes, global,
             values.subspan(static_cast<std::size_t>(local), static_cast<std::size_t>(count)));
     });
-    read_.insert(name);
+  }
+  /// The keys of config.json that ask for the shape of a parameter, where another is there.
+  std::string keys_of(const model::Parameter& parameter, const model::Shape& there) const {
+    std::vector<std::vector<std::string_view>> keys = size_keys(model_, parameter.name);
+    model::Shape required = parameter.shape;
+    if (format_ == FolderFormat::Hf && has_all_experts(parameter.name) && !keys.empty()) {
+      keys.erase(keys.begin());  // the dim of experts, each of which is a tensor there
+      required.erase(required.begin());
+    }
+    return differing_keys(there, required, keys, [&](std::string_view key) {
+      return format_ == FolderFormat::Hf ? hf_size_key(key, config_) : fmt::format("model.{}", key);
+    });
   }
   /// The files, which a reader of the model alone does not need.
   ModelFiles& files() {
@@ -237,7 +272,6 @@ class FolderSource : public ModelSource {
   model::ModelOptions model_;
   std::string folder_;
   std::unique_ptr<ModelFiles> files_;
-  std::set<std::string> read_;
 };
 
 class GgufSource : public ModelSource {
@@ -250,23 +284,15 @@ class GgufSource : public ModelSource {
   void read(const std::string& parameter, const model::GlobalRange& range,
             std::span<float> values) override {
     read_gguf_parameter(file_, model_, parameter, range, values);
-    read_.insert(gguf_name(parameter));
   }
 
-  void expect_all_read() const override {
-    for (const io::GgufTensor& tensor : file_.tensors()) {
-      // Frequencies are a part of the model's options.
-      if (read_.contains(tensor.name) || tensor.name == "rope_freqs.weight") continue;
-      fail<IoError>(
-          "model: {}: tensor {} is not one of the recipe's model; none but those are required",
-          excerpt(file_.path()), quote(tensor.name));
-    }
+  void expect_tensors(std::span<const model::Parameter> parameters) override {
+    expect_gguf_tensors(file_, model_, parameters);
   }
 
  private:
   io::GgufFile file_;
   model::ModelOptions model_;
-  std::set<std::string> read_;
 };
 
 }  // namespace

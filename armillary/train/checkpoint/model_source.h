@@ -11,6 +11,7 @@
 
 #include "armillary/model/global_range.h"
 #include "armillary/model/model_options.h"
+#include "armillary/model/parameter.h"
 
 namespace armillary::train {
 
@@ -22,6 +23,11 @@ class ModelSource {
   virtual const model::ModelOptions& model() const = 0;
   /// The file that says what the model is, for errors.
   virtual const std::string& path() const = 0;
+  /// Compares names and shapes of the tensors, as the headers have them, with the parameters of a
+  /// model, which need no memory yet. @throws IoError that names file and tensor, if one is
+  /// missing, has another shape, with the keys that ask for it, or a dtype that is never read, or
+  /// is none of the model and changes what it computes.
+  virtual void expect_tensors(std::span<const model::Parameter> parameters) = 0;
   /// Writes the values of a range of a parameter, row by row, as fp32: those of F16, BF16 and
   /// quantised tensors exactly. @throws IoError that names file and tensor, if it is missing, or
   /// has another shape or a dtype that is not read.
@@ -30,8 +36,6 @@ class ModelSource {
   /// Likewise as fp64, exactly, also those of F64.
   virtual void read_fp64(const std::string& parameter, const model::GlobalRange& range,
                          std::span<double> values);
-  /// @throws IoError for a tensor that was not read and changes what the model computes.
-  virtual void expect_all_read() const = 0;
 };
 
 /// @throws InvalidArgument that names the key, if the model is none of this program; IoError.
