@@ -150,6 +150,7 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
   const std::size_t first_weight = weights_.size();
   std::int64_t count = 0;
   std::vector<model::GlobalRange> ranges;
+  std::vector<ElementRange> signs;
   for (const model::Parameter& parameter : parameters) {
     if (parameter.units.front() != name) continue;
     ranges.push_back(range_here(parameter));
@@ -157,7 +158,9 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
                         .range = ranges.back(),
                         .copies = model::copies_along_tp(parameter, tp_ranks(replicas_)),
                         .begin = count});
-    count += model::count_of_values(ranges.back().size);
+    const std::int64_t begin =
+        std::exchange(count, count + model::count_of_values(ranges.back().size));
+    if (parameter.sign_rate > 0) signs.push_back({begin, count});
   }
   const bool has_experts =
       weights_.size() > first_weight && weights_[first_weight].parameter.is_expert;
@@ -169,6 +172,7 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
             .used = {},
             .owners = {},
             .counts = {count},
+            .signs = std::move(signs),
             .values = FlatBuffer(count, dtypes_.param),
             .gradients = FlatBuffer(count, dtypes_.master)};
   if (has_others(group)) unit.counts = shares_of(ranges, group->world());
@@ -386,6 +390,7 @@ void Store::start_sum(int unit) {
   GradientSum sum{.unit = static_cast<std::size_t>(unit), .is_added = of.has_sum};
   at::Tensor all = of.gradients.all();
   if (rounds_sums()) {
+    start_sign_sum(of, sum);
     all = sum.message = all.to(dtypes_.reduce);
     if (of.zero >= 2) of.gradients.drop();
   }
@@ -407,10 +412,15 @@ void Store::start_gather_sum(int unit) {
   {
     const WaitTime wait(waited_s_);
     of.replicas->wait(sum->request);
+    if (sum->sign_request) of.replicas->wait(sum->sign_request);
   }
   const at::Tensor all = sum->message.defined() ? sum->message : of.gradients.all();
   sum->request =
       comm::start_all_gather(*of.replicas, array_of(own_sum(of, all)), array_of(all), of.counts);
+  if (sum->sign_request) {
+    sum->sign_request = comm::start_all_gather(*of.replicas, array_of(sum->sign_sum),
+                                               array_of(sum->signs), sum->sign_counts);
+  }
   sum->is_gathered = true;
 }
 
@@ -434,9 +444,60 @@ void Store::sum_along_tp(int unit, comm::Communicator& group) {
   }
 }
 
+// In place, in the dtype in which gradients travel.
 void Store::sum_share(int unit, comm::Communicator& group) {
+  if (group.world() == 1) return;
   const WaitTime wait(waited_s_);
-  sum_over(group, unit_at(unit).own_gradients);
+  const Unit& of = unit_at(unit);
+  const at::Tensor message = of.own_gradients.to(dtypes_.reduce);  // themselves if they are of it
+  if (message.is_same(of.own_gradients)) return comm::all_reduce(group, array_of(message));
+  const std::vector<at::Tensor> signs = sign_views(of, of.own_gradients, of.begin);
+  const at::Tensor sign_sum = joined(signs);
+  comm::all_reduce(group, array_of(message));
+  if (!of.signs.empty()) comm::all_reduce(group, array_of(sign_sum));
+  of.own_gradients.copy_(message);
+  write_joined(sign_sum, signs);
+}
+
+std::vector<at::Tensor> Store::sign_views(const Unit& unit, const at::Tensor& values,
+                                          std::int64_t begin) {
+  std::vector<at::Tensor> views;
+  for (const ElementRange& range : unit.signs) {
+    const std::int64_t from = std::max(range.begin, begin);
+    const std::int64_t to = std::min(range.end, begin + values.numel());
+    if (from < to) views.push_back(values.narrow(0, from - begin, to - from));
+  }
+  return views;
+}
+
+at::Tensor Store::joined(const std::vector<at::Tensor>& views) {
+  return views.empty() ? at::empty({0}) : at::cat(views);
+}
+
+void Store::write_joined(const at::Tensor& values, const std::vector<at::Tensor>& views) {
+  std::int64_t begin = 0;
+  for (const at::Tensor& view : views) {
+    view.copy_(values.narrow(0, begin, view.numel()));
+    begin += view.numel();
+  }
+}
+
+// Counts of tokens, which bf16 would round: some numbers beside all gradients of a unit.
+void Store::start_sign_sum(Unit& unit, GradientSum& sum) const {
+  if (unit.signs.empty()) return;
+  const at::Tensor all = unit.gradients.all();
+  std::int64_t begin = 0;
+  for (const std::int64_t count : unit.counts) {
+    sum.sign_counts.push_back(
+        joined(sign_views(unit, all.narrow(0, begin, count), begin)).numel());
+    begin += count;
+  }
+  sum.signs = joined(sign_views(unit, all, 0));
+  const std::int64_t own = sum.sign_counts[static_cast<std::size_t>(unit.replicas->rank())];
+  sum.sign_sum = at::empty({own}, dtypes_.master);
+  sum.sign_request =
+      comm::start_reduce_scatter(*unit.replicas, array_of(sum.signs), array_of(sum.sign_sum),
+                                 comm::Reduction::Sum, sum.sign_counts);
 }
 
 void Store::finish_sums() {
@@ -457,7 +518,11 @@ void Store::finish(GradientSum& sum) {
   {
     const WaitTime wait(waited_s_);
     of.replicas->wait(sum.request);
+    if (sum.sign_request) of.replicas->wait(sum.sign_request);
   }
+  const std::vector<at::Tensor> signs = sign_views(of, of.own_gradients, of.begin);
+  at::Tensor sign_sum = of.zero == 0 ? sum.signs : sum.sign_sum;
+  if (sign_sum.defined() && sum.is_added) sign_sum = sign_sum + joined(signs);
   if (of.zero == 0) {
     if (sum.message.defined()) of.own_gradients.copy_(sum.message);
   } else if (sum.is_added) {
@@ -465,15 +530,8 @@ void Store::finish(GradientSum& sum) {
   } else if (sum.sum.defined()) {
     of.own_gradients.copy_(sum.sum);
   }
+  if (sign_sum.defined()) write_joined(sign_sum, signs);
   if (of.zero >= 2) of.gradients.drop();
-}
-
-// In place, in the dtype in which gradients travel.
-void Store::sum_over(comm::Communicator& group, const at::Tensor& gradients) const {
-  if (group.world() == 1) return;
-  const at::Tensor message = gradients.to(dtypes_.reduce);  // themselves if they are of it
-  comm::all_reduce(group, array_of(message));
-  if (!message.is_same(gradients)) gradients.copy_(message);
 }
 
 std::int64_t Store::gradient_bytes() const {
@@ -528,7 +586,7 @@ void Store::count_bytes() {
     if (unit.zero >= 2 && unit.gradients.has_memory()) bytes += unit.gradients.bytes();
   }
   for (const GradientSum& sum : sums_) {
-    for (const at::Tensor& beside : {sum.message, sum.sum}) {
+    for (const at::Tensor& beside : {sum.message, sum.sum, sum.signs, sum.sign_sum}) {
       if (beside.defined()) bytes += static_cast<std::int64_t>(beside.nbytes());
     }
   }

@@ -156,8 +156,9 @@ class Store {
   /// sharers(). Collective over it.
   void sum_along_tp(int unit, comm::Communicator& group);
   /// Begins to sum the unit's gradients over the replicas, each rank its share of them, in the
-  /// dtype in which they travel; passes are added in that of masters. Stages 1 to 3 wait for the
-  /// sum before. Stages 0 and 1: once a step. Collective.
+  /// dtype in which they travel, but numbers with a sign_rate, which count tokens, in that of
+  /// masters; passes are added in that of masters. Stages 1 to 3 wait for the sum before. Stages 0
+  /// and 1: once a step. Collective.
   void start_sum(int unit);
   /// Stage 0, once for each sum: waits for it, then begins to give all ranks the shares of all.
   /// Collective.
@@ -165,8 +166,8 @@ class Store {
   /// Waits for the sums that are under way, and their gathers. Stages 2 and 3 give the memory of
   /// the whole gradients back.
   void finish_sums();
-  /// Sums the rank's share of the unit's gradients over ranks that have the same: the copies.
-  /// Collective.
+  /// Sums the rank's share of the unit's gradients over ranks that have the same, the copies, in
+  /// the same dtypes. Collective.
   void sum_share(int unit, comm::Communicator& group);
   /// Gives the values of the unit's pieces to models, at stages 1 and 2 begins to give them to
   /// those of all ranks. Not at stage 3. Collective.
@@ -256,6 +257,10 @@ class Store {
     at::Tensor value = {};   ///< A leaf; its .grad is `gradient`.
     at::Tensor gradient = {};
   };
+  /// Elements [begin, end) of the buffers of a unit.
+  struct ElementRange {
+    std::int64_t begin = 0, end = 0;
+  };
   struct Unit {
     std::string name;
     bool has_experts = false;
@@ -265,6 +270,7 @@ class Store {
     std::vector<std::size_t> owners;         ///< Units in whose buffers those lie.
     std::vector<std::int64_t> counts;        ///< Elements that each replica owns, or sums.
     std::int64_t begin = 0;                  ///< The first element that this rank owns.
+    std::vector<ElementRange> signs;         ///< Elements of parameters with a sign_rate.
     FlatBuffer values, gradients;            ///< Whole; values as models are given them.
     /// This rank's share, flat; of the values its masters.
     at::Tensor own_values = {}, own_gradients = {}, means = {}, squares = {};
@@ -281,6 +287,10 @@ class Store {
     at::Tensor message = {};   ///< Gradients as they travel, if they are rounded for it.
     at::Tensor sum = {};       ///< Their sum, unless it is written to its place at once.
     comm::Request request = {};
+    /// Beside rounded ones, those of parameters with a sign_rate, which are not.
+    at::Tensor signs = {}, sign_sum = {};
+    std::vector<std::int64_t> sign_counts = {};  ///< Elements of each replica.
+    comm::Request sign_request = {};
   };
 
   /// A buffer of a state on its way.
@@ -314,7 +324,12 @@ class Store {
   void start_gather(Unit& unit);
   void wait_for_gather(Unit& unit);
   void count_bytes();
-  void sum_over(comm::Communicator& group, const at::Tensor& gradients) const;
+  /// Views of the elements with a sign_rate in [begin, begin + values.numel()) of a unit's buffer.
+  static std::vector<at::Tensor> sign_views(const Unit& unit, const at::Tensor& values,
+                                            std::int64_t begin);
+  static at::Tensor joined(const std::vector<at::Tensor>& views);
+  static void write_joined(const at::Tensor& values, const std::vector<at::Tensor>& views);
+  void start_sign_sum(Unit& unit, GradientSum& sum) const;
   static proof::Digest digest_of_values(const at::Tensor& values);
   std::vector<const Weight*> owned_by(const Unit& unit) const;
   void add_share_ends(std::set<std::int64_t>& ends, const std::vector<const Weight*>& owned,

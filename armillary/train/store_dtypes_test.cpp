@@ -115,6 +115,61 @@ TEST(StoreDtypes, SumsThatTravelInBf16AreRounded) {
   EXPECT_GT(difference, 0);
 }
 
+/// Counts of tokens beside rows. Of three replicas the first has two counts, the second one.
+class CountedUnit : public ThreeUnits {
+ public:
+  std::vector<std::string> units() const override { return {"only"}; }
+  std::vector<model::Parameter> parameters() const override {
+    return {{.name = "counts", .shape = {3}, .units = {"only"}, .sign_rate = 0.01},
+            {.name = "rows", .shape = {5}, .units = {"only"}}};
+  }
+};
+
+/// Two passes, each with this count and rows that bf16 rounds to 1, and the sums of their
+/// gradients.
+void sum_counts(Store& store, double count, const Replicas& replicas) {
+  store.zero_gradients();
+  for (int pass = 1; pass <= 2; ++pass) {
+    store.begin_backward(0);
+    const model::Weights weights = store.use(0);
+    (weights.at("counts") * count).sum().backward();
+    (weights.at("rows") * (1 + 0x1p-10)).sum().backward();
+    store.release(0);
+    if (store.zero() >= 2 || pass == 2) store.start_sum(0);
+  }
+  if (store.zero() == 0) store.start_gather_sum(0);
+  store.finish_sums();
+  if (replicas.copies != nullptr) store.sum_share(0, *replicas.copies);
+}
+
+/// bf16 has 256 and 258, and above 512 every fourth number.
+TEST(StoreDtypes, CountsOfTokensAreSummedWithoutRounding) {
+  constexpr Dtypes kSums{at::kFloat, at::kFloat, at::kBFloat16};
+  const auto expect_sums = [](const Store& store, double counts, double rows) {
+    for (const Piece& piece : store.pieces()) {
+      const double required = piece.sign_rate > 0 ? counts : rows;
+      EXPECT_TRUE(piece.gradient.eq(required).all().item<bool>())
+          << piece.name << ' ' << store.zero() << ' ' << piece.gradient;
+    }
+  };
+  for (int zero = 0; zero <= 3; ++zero) {
+    comm::run_ranks(3, [&](comm::Communicator& comm) {
+      const Replicas replicas{.sharded = &comm, .zero = zero};
+      Store store(CountedUnit(), 7, replicas, kSums);
+      sum_counts(store, 257 + 2 * comm.rank(), replicas);  // 257, 259, 261
+      expect_sums(store, 2 * 777, 6);
+    });
+    comm::run_ranks(4, [&](comm::Communicator& comm) {
+      const auto sharded = comm.split(comm.rank() / 2, comm.rank());
+      const auto copies = comm.split(comm.rank() % 2, comm.rank());
+      const Replicas replicas{.sharded = sharded.get(), .zero = zero, .copies = copies.get()};
+      Store store(CountedUnit(), 7, replicas, kSums);
+      sum_counts(store, comm.rank() == 0 ? 257 : 258 + 2 * comm.rank(), replicas);
+      expect_sums(store, 2 * (257 + 260 + 262 + 264), 8);
+    });
+  }
+}
+
 TEST(StoreDtypes, ModelsSeeMastersRounded) {
   for (int zero = 0; zero <= 3; ++zero) {
     comm::run_ranks(2, [&](comm::Communicator& comm) {
