@@ -341,6 +341,28 @@ TEST(ModelFolder, TensorsThatDoNotFitAreRefusedByName) {
   refused("more", parameters, "tensor 'model.layers.0.self_attn.q_proj.bias' is not one of");
 }
 
+/// The step of a bias is training; a bias or none is another model.
+TEST(ModelFolder, TheStepOfABiasMayChange) {
+  Recipe recipe = small_llama();
+  recipe.model.name = "moe";
+  recipe.model.num_experts = 3;
+  recipe.model.moe_inter_dim = 12;
+  recipe.model.load_balance_coeff = 0.01;
+  const DrawnReplica written(recipe, 1);
+  const ScratchFolder folder;
+  write_model_folder(folder.path("m"), FolderFormat::Armillary,
+                     config_of(recipe, FolderFormat::Armillary), written.parameters());
+  Recipe other = recipe;
+  other.model.load_balance_coeff = 0.002;
+  DrawnReplica read(other, 2);
+  load_parameters(folder.path("m"), other.model, read.store);
+  EXPECT_TRUE(equal_parameters(read, written));
+  other.model.load_balance_coeff = 0;
+  EXPECT_THAT([&] { load_parameters(folder.path("m"), other.model, read.store); },
+              ThrowsMessage<InvalidArgument>(HasSubstr(
+                  "has model.load_balance_coeff = 0.01; 0.0, that of the recipe, is required")));
+}
+
 /// Every verb compares sizes with the file before parameters have memory, on all ranks.
 TEST(ModelFolder, SizesThatNoMemoryHasAreRefusedByTheirKey) {
   const ScratchFolder folder;

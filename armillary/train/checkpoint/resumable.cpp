@@ -1,6 +1,9 @@
 #include "armillary/train/checkpoint/resumable.h"
 
 #include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -52,11 +55,21 @@ constexpr std::string_view kMayChange[] = {
     "optimizer.weight_decay",
     "optimizer.state_device",
     "lr_scheduler.",
+    "model.router_aux_loss_coef",
+    "model.balance_over",
 };
 
 /// The key of a line of settings(), "training.steps = 50".
 std::string_view key_of(std::string_view line) {
   return line.substr(0, line.find(' '));
+}
+
+/// Whether both are steps of a bias that balances experts. 0 is no bias, and another model.
+bool are_bias_steps(const std::string& setting, const std::string& saved) {
+  constexpr std::string_view kStep = "model.load_balance_coeff = ";
+  return std::ranges::all_of(std::array{&setting, &saved}, [&](const std::string* line) {
+    return line->starts_with(kStep) && std::strtod(line->c_str() + kStep.size(), nullptr) > 0;
+  });
 }
 
 }  // namespace
@@ -72,6 +85,7 @@ void check_resumable(const std::vector<std::string>& settings,
   // Keys of [model] depend on model.name, which comes first: with equal names both have the same.
   for (std::size_t i = 0; i < std::min(settings.size(), saved.size()); ++i) {
     if (settings[i] == saved[i] || may_change(std::string(key_of(settings[i])))) continue;
+    if (are_bias_steps(settings[i], saved[i])) continue;
     fail<InvalidArgument>(
         "checkpoint: {} given; {}, that of the checkpoint, is required; nearest: another "
         "job.dump_folder",

@@ -56,6 +56,27 @@ TEST(Resumable, KeysOfTheRestOfTheRunMayChange) {
   }
 }
 
+/// The balance of experts is training, but a bias is there or not.
+TEST(Resumable, TheBalanceOfExpertsMayChange) {
+  const auto with = [](const std::vector<std::string>& more) {
+    Recipe recipe;
+    apply_setting(recipe, "model.name=moe");
+    for (const std::string& setting : more) apply_setting(recipe, setting);
+    return settings(recipe);
+  };
+  const Lines biased = with({"model.load_balance_coeff=0.01"});
+  EXPECT_NO_THROW(
+      check_resumable(with({"model.load_balance_coeff=1e-3", "model.router_aux_loss_coef=0.5",
+                            "model.balance_over=batch"}),
+                      biased));
+  const auto refused = [](const Lines& lines, const Lines& saved) {
+    EXPECT_THAT([&] { check_resumable(lines, saved); },
+                ThrowsMessage<InvalidArgument>(HasSubstr("model.load_balance_coeff = ")));
+  };
+  refused(with({}), biased);
+  refused(biased, with({}));
+}
+
 TEST(Resumable, KeysOfTheModelAndTheDataMayNot) {
   for (const std::string setting :
        {"model.dim = 64", "model.n_kv_heads = 2", "model.norm_eps = 0.5", "training.seq_len = 8",
