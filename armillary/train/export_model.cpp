@@ -4,6 +4,8 @@
 #include "armillary/train/export_model.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -16,9 +18,11 @@
 #include "armillary/core/input_file.h"
 #include "armillary/core/json_text.h"
 #include "armillary/core/user_text.h"
+#include "armillary/io/file_system.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/folder.h"
 #include "armillary/train/checkpoint/model_folder.h"
+#include "armillary/train/packed_text.h"
 #include "armillary/train/recipe.h"
 
 namespace armillary::train {
@@ -57,16 +61,37 @@ void take_special_tokens(nlohmann::json& config, const std::string& tokenizer) {
   }
 }
 
-/// Gives a config the end token of prepared data, whose ids are not those of text, if it has
-/// another.
-void set_end_token(nlohmann::json& config, const RunProgress& progress) {
+/// Gives a config the end token of the data: of prepared data, whose ids are not those of text, if
+/// it has another; of text its separator; else none, unless a tokenizer has said one.
+void set_end_token(nlohmann::json& config, const RunProgress& progress, bool has_tokenizer) {
   constexpr std::string_view kSeparatorLine = "separator = ";
+  nlohmann::json& ends = config["eos_token_id"];  // One, several or null.
+  if (!has_tokenizer && progress.vocab_size != kVocabSize) ends = nullptr;
   for (const std::string& line : progress.data) {
     if (!line.starts_with(kSeparatorLine)) continue;
-    const nlohmann::json id = std::stoll(line.substr(kSeparatorLine.size()));
-    nlohmann::json& ends = config["eos_token_id"];  // One, several or null.
+    std::int64_t number = 0;
+    const char* const last = line.data() + line.size();
+    const auto [end, error] = std::from_chars(line.data() + kSeparatorLine.size(), last, number);
+    if (error != std::errc() || end != last) {
+      fail<IoError>("export: the checkpoint is of data with {}; a token is required",
+                    excerpt(line));
+    }
+    const nlohmann::json id = number;
     if (std::find(ends.begin(), ends.end(), id) == ends.end()) ends = id;
   }
+}
+
+/// transformers takes the end token of generation_config.json: it becomes that of config.json.
+void set_end_of_generation(const std::string& folder, const nlohmann::json& end) {
+  std::error_code error;
+  const std::string path = folder + "/generation_config.json";
+  if (!fs::is_regular_file(path, error)) return;
+  // An object: take_special_tokens has read it.
+  nlohmann::json generation =
+      read_json_text(read_input({.where = "export", .required = "a readable file"}, path)).value;
+  if (generation.value("eos_token_id", nlohmann::json()) == end) return;
+  generation["eos_token_id"] = end;
+  io::write_synced(io::real_file_system(), path, generation.dump(2) + "\n");
 }
 
 }  // namespace
@@ -108,9 +133,14 @@ std::string export_model(const std::string& run, const std::string& folder, Fold
   std::error_code error;
   const bool has_tokenizer = format == FolderFormat::Hf && fs::is_directory(tokenizer, error);
   if (has_tokenizer) take_special_tokens(config, tokenizer);
-  if (format == FolderFormat::Hf) set_end_token(config, checkpoint.manifest().progress);
+  if (format == FolderFormat::Hf) {
+    set_end_token(config, checkpoint.manifest().progress, has_tokenizer);
+  }
   write_model_folder(folder, format, config, std::move(parameters));
-  if (has_tokenizer) copy_tokenizer(tokenizer, folder);
+  if (has_tokenizer) {
+    copy_tokenizer(tokenizer, folder);
+    set_end_of_generation(folder, config["eos_token_id"]);
+  }
   return path;
 }
 

@@ -66,6 +66,38 @@ TEST(ExportModel, TheEndTokenIsThatOfPreparedDataUnlessTheTokenizerHasItAmongOth
   EXPECT_EQ(end_of("among"), "[9,7]");
   folder.write("run/tokenizer/generation_config.json", R"({"eos_token_id": 9})");
   EXPECT_EQ(end_of("other"), "7");
+  EXPECT_EQ(nlohmann::json::parse(folder.read("other/generation_config.json")),
+            nlohmann::json::parse(R"({"eos_token_id": 7})"));
+  EXPECT_EQ(folder.read("among/generation_config.json"), R"({"eos_token_id": [9, 7]})");
+}
+
+/// Text ends with its separator, whatever else the vocabulary has; other ids may be any words.
+TEST(ExportModel, TheEndTokenIsTheSeparatorOfTextAndNoneOfOtherData) {
+  const ScratchFolder folder;
+  Recipe recipe = small_recipe();
+  recipe.model.name = "llama";
+  recipe.model.vocab_size = 300;
+  recipe.training.steps = 1;
+  recipe.lr_scheduler.warmup_steps = 0;
+  recipe.checkpoint.enable = true;
+  const PackedText text = words(recipe.training.seq_len);
+  const auto end_of = [&](const std::string& name, const Data& data) {
+    recipe.job.dump_folder = folder.path(name);
+    train(recipe, data, {});
+    folder.write(name + "/recipe.toml", print_recipe(recipe));
+    export_model(folder.path(name), folder.path(name + "_model"), FolderFormat::Hf);
+    return nlohmann::json::parse(folder.read(name + "_model/config.json"))["eos_token_id"].dump();
+  };
+  EXPECT_EQ(end_of("text", text), "256");
+  class OtherWords : public PreparedData {
+   public:
+    using PreparedData::PreparedData;
+    std::int64_t vocab_size() const override { return 300; }
+  };
+  EXPECT_EQ(end_of("ids", OtherWords(text, {"kind = other"})), "null");
+  // Without a run, as far as the vocabulary has it.
+  recipe.model.vocab_size = 256;
+  EXPECT_TRUE(model_config(recipe.model, 50, FolderFormat::Hf)["eos_token_id"].is_null());
 }
 
 }  // namespace

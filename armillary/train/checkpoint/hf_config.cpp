@@ -389,7 +389,7 @@ Config hf_config(const model::ModelOptions& model, std::int64_t seq_len, const s
                 {"attention_bias", false},
                 {"mlp_bias", false},
                 {"bos_token_id", nullptr},
-                {"eos_token_id", kSeparator},
+                {"eos_token_id", options.vocab_size() > kSeparator ? Config(kSeparator) : Config()},
                 {"pad_token_id", nullptr},
                 {"dtype", dtype},
                 {"torch_dtype", dtype}};
