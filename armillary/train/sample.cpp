@@ -1,5 +1,6 @@
 // sample.cpp: a pass has its pictures with their classes and words, then, for guidance in one pass,
 // the same without. Which token of which picture a rank has is read as data (PlacesOfTokens).
+// Guidance by ranks needs no axis of a mesh: parameters may be divided over both halves of dp.
 #include "armillary/train/sample.h"
 
 #include <ATen/Parallel.h>
@@ -19,11 +20,13 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "armillary/comm/collectives.h"
 #include "armillary/comm/local.h"
 #include "armillary/comm/together.h"
+#include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/model/dit_options.h"
 #include "armillary/model/named_random.h"
@@ -60,13 +63,43 @@ class PlacesOfTokens : public Data {
   std::vector<std::string> fields_;
 };
 
+/// Ranks along dp that have pictures of their own.
+int owners_of_pictures(const SampleOptions& options, int dp) {
+  return options.guidance_by == GuidanceBy::Ranks ? std::max(1, dp / 2) : dp;
+}
+
 std::int64_t pictures_of_pass(const SampleOptions& options, int dp) {
   const auto count = static_cast<std::int64_t>(options.classes.size());
-  return std::max<std::int64_t>(1, std::min((count + dp - 1) / dp, options.pictures_a_pass));
+  const int owners = owners_of_pictures(options, dp);
+  return std::max<std::int64_t>(1,
+                                std::min((count + owners - 1) / owners, options.pictures_a_pass));
 }
 
 bool is_joined(const SampleOptions& options) {
-  return options.guidance != 1 && !options.two_passes;
+  return options.guidance != 1 && options.guidance_by == GuidanceBy::Batch;
+}
+
+/// Refuses a way of guidance that does nothing or that the mesh has no ranks for.
+void check_guidance(const SampleOptions& options, const ParallelismOptions& parallelism) {
+  const std::string_view way = to_string(options.guidance_by);
+  if (options.guidance == 1 && options.guidance_by != GuidanceBy::Batch) {
+    fail<InvalidArgument>(
+        "sample: --guidance-by {} with --guidance 1, which has one prediction alone; another "
+        "--guidance is required; nearest: --guidance-by {}",
+        way, to_string(GuidanceBy::Batch));
+  }
+  const int dp = mesh_of(parallelism).dp;
+  if (options.guidance_by != GuidanceBy::Ranks || dp % 2 == 0) return;
+  fail<InvalidArgument>(
+      "sample: --guidance-by {} with {} along dp; an even number is required, half of them for "
+      "each prediction; nearest: parallelism.data_parallel_shard_degree = {}",
+      way, count_of(dp, "rank"), parallelism.data_parallel_shard_degree + 1);
+}
+
+/// This rank along dp and the one as far into the other half; the one that is told is rank 0.
+std::unique_ptr<comm::Communicator> twins_of(const comm::Mesh& mesh) {
+  comm::Communicator& dp = mesh.along(MeshAxis::Dp);
+  return dp.split(dp.rank() % (dp.world() / 2), dp.rank());
 }
 
 /// Sequences of a pass, by what they are told.
@@ -108,6 +141,7 @@ void check_sample(const Recipe& recipe, const SampleOptions& options) {
         label, none, none, label < 0 ? 0 : none);
   }
   check_words_of_sample(model::dit_options(recipe.model), options.words);
+  check_guidance(options, recipe.parallelism);
   const auto count = static_cast<std::int64_t>(options.classes.size());
   if (std::min({count, options.steps, options.pictures_a_pass}) < 1) {
     fail<InvalidArgument>(
@@ -123,8 +157,8 @@ void expect_same_sampling(comm::Communicator& world, const Recipe& recipe,
   lines.push_back("parameters of " + options.checkpoint + options.init_from);
   lines.push_back(fmt::format("classes = {}", fmt::join(options.classes, ",")));
   lines.push_back(fmt::format("words = {}", fmt::join(options.words, ",")));
-  lines.push_back(fmt::format("steps = {}, guidance = {}, two passes = {}, seed = {}",
-                              options.steps, options.guidance, options.two_passes, options.seed));
+  lines.push_back(fmt::format("steps = {}, guidance = {} by {}, seed = {}", options.steps,
+                              options.guidance, to_string(options.guidance_by), options.seed));
   expect_same_settings(world, std::move(lines));
 }
 
@@ -146,8 +180,11 @@ class RankSampler {
         options_(options),
         dit_(model::dit_options(recipe.model)),
         shape_(dit_.picture),
-        gives_(mesh.index(MeshAxis::Cp) == 0 && mesh.index(MeshAxis::Tp) == 0),
+        owners_(owners_of_pictures(options, mesh.size(MeshAxis::Dp))),
+        is_told_(mesh.index(MeshAxis::Dp) < owners_),
+        gives_(is_told_ && mesh.index(MeshAxis::Cp) == 0 && mesh.index(MeshAxis::Tp) == 0),
         data_(dit_.tokens(), model.fields()),
+        twins_(options.guidance_by == GuidanceBy::Ranks ? twins_of(mesh) : nullptr),
         rank_(mesh, model, recipe) {
     rank_.load(options.checkpoint, options.init_from);
   }
@@ -155,19 +192,19 @@ class RankSampler {
   /// The pictures of all classes, as patches.
   at::Tensor patches() {
     const auto count = static_cast<std::int64_t>(options_.classes.size());
-    const std::int64_t dp = mesh_.size(MeshAxis::Dp);
     const std::int64_t many = pictures_of_pass(options_, mesh_.size(MeshAxis::Dp));
+    const std::int64_t before = mesh_.index(MeshAxis::Dp) % owners_ * many;
     const at::Tensor all_NSC =
         at::zeros({count, shape_.tokens(), shape_.patch_values()}, at::kDouble);
-    for (std::int64_t first = 0; first < count; first += dp * many) {
+    for (std::int64_t first = 0; first < count; first += owners_ * many) {
       // Ranks along dp take as many passes; a picture behind the last is the last once more.
       std::vector<std::int64_t> mine;
       for (std::int64_t i = 0; i < many; ++i) {
-        mine.push_back(std::min(first + mesh_.index(MeshAxis::Dp) * many + i, count - 1));
+        mine.push_back(std::min(first + before + i, count - 1));
       }
       const at::Tensor x_PSC = sampled(mine);
       for (std::int64_t i = 0; i < many; ++i) {
-        const std::int64_t picture = first + mesh_.index(MeshAxis::Dp) * many + i;
+        const std::int64_t picture = first + before + i;
         if (picture < count && gives_) all_NSC[picture].copy_(x_PSC[i]);
       }
     }
@@ -196,31 +233,48 @@ class RankSampler {
     return x_PSC;
   }
 
-  /// The prediction that is told the classes and words, led away from that for none.
+  /// The prediction that is told the classes and words, led away from that for none; of all tokens.
   at::Tensor guided(const Microbatch& pass, const at::Tensor& x_PSC,
                     const std::vector<std::int64_t>& labels, double time) {
     const ToldSequences all{labels, labels.size()};
-    if (options_.guidance == 1) return predicted(pass, x_PSC, all, time);
+    const auto predict = [&](const ToldSequences& told) {
+      return predicted(pass, x_PSC, told, time);
+    };
+    if (options_.guidance == 1) return whole(pass, predict(all));
     const ToldSequences none{std::vector<std::int64_t>(labels.size(), dit_.n_classes), 0};
-    at::Tensor with_PSC;
-    at::Tensor without_PSC;
-    if (options_.two_passes) {
-      with_PSC = predicted(pass, x_PSC, all, time);
-      without_PSC = predicted(pass, x_PSC, none, time);
-    } else {
-      ToldSequences both = all;
-      both.labels.insert(both.labels.end(), none.labels.begin(), none.labels.end());
-      const auto halves = predicted(pass, x_PSC.repeat({2, 1, 1}), both, time).chunk(2, 0);
-      with_PSC = halves[0];
-      without_PSC = halves[1];
+    if (options_.guidance_by == GuidanceBy::Ranks) {
+      const at::Tensor both_WLC = exchanged(predict(is_told_ ? all : none));
+      return whole(pass, led(both_WLC[0], both_WLC[1]));
     }
-    return without_PSC + (with_PSC - without_PSC) * options_.guidance;
+    if (options_.guidance_by == GuidanceBy::Passes) {
+      const at::Tensor told_LC = predict(all);
+      return whole(pass, led(told_LC, predict(none)));
+    }
+    ToldSequences both = all;
+    both.labels.insert(both.labels.end(), none.labels.begin(), none.labels.end());
+    const at::Tensor all_PSC = whole(pass, predicted(pass, x_PSC.repeat({2, 1, 1}), both, time));
+    const auto halves = all_PSC.chunk(2, 0);
+    return led(halves[0], halves[1]);
   }
 
-  /// The prediction for each sequence of a pass, on all ranks along cp and tp.
+  /// Twins have the same operands in the same order here, so they go on with the same bits.
+  at::Tensor led(const at::Tensor& told, const at::Tensor& none) const {
+    const at::Tensor from = none.to(at::kDouble);
+    return from + (told.to(at::kDouble) - from) * options_.guidance;
+  }
+
+  /// The predictions of the twins for the tokens that both have: the one that is told, then that
+  /// for none.
+  at::Tensor exchanged(const at::Tensor& mine_LC) {
+    const at::Tensor both_WLC = at::empty({2, mine_LC.size(0), mine_LC.size(1)}, mine_LC.options());
+    comm::all_gather(*twins_, array_of(mine_LC), array_of(both_WLC));
+    return both_WLC;
+  }
+
+  /// The prediction for this rank's tokens of the sequences of a pass, in the model's dtype.
   at::Tensor predicted(const Microbatch& pass, const at::Tensor& x_PSC, const ToldSequences& told,
                        double time) {
-    const at::Tensor places_L = pass.batch.at(kPlaces).squeeze(0);
+    const at::Tensor places_L = places_of(pass);
     const std::int64_t width = shape_.patch_values();
     // Words are patches of zeros.
     const at::Tensor words_PTC = at::zeros({x_PSC.size(0), dit_.text_tokens, width}, at::kDouble);
@@ -233,14 +287,21 @@ class RankSampler {
     if (dit_.text_tokens > 0) {
       batch.set(model::kText, text_of(told).index_select(0, places_L).unsqueeze(0));
     }
-    const at::Tensor mine_LC = rank_.forward(pass, batch).squeeze(0).to(at::kDouble);
-    at::Tensor all_NC = at::zeros(rows_NC.sizes(), at::kDouble);
-    all_NC.index_copy_(0, places_L, mine_LC);
+    return rank_.forward(pass, batch).squeeze(0).contiguous();
+  }
+
+  /// The patches of all sequences of a pass, from those of this rank; on all ranks along cp and tp.
+  at::Tensor whole(const Microbatch& pass, const at::Tensor& mine_LC) {
+    const std::int64_t width = shape_.patch_values();
+    const at::Tensor all_NC = at::zeros({pass.sequences * dit_.tokens(), width}, at::kDouble);
+    all_NC.index_copy_(0, places_of(pass), mine_LC.to(at::kDouble));
     // Each value is there on one rank along cp: the sum is exact.
     comm::all_reduce(mesh_.along(MeshAxis::Cp), array_of(all_NC));
-    return all_NC.view({x_PSC.size(0), dit_.tokens(), width})
+    return all_NC.view({pass.sequences, dit_.tokens(), width})
         .narrow(1, dit_.text_tokens, shape_.tokens());
   }
+
+  static at::Tensor places_of(const Microbatch& pass) { return pass.batch.at(kPlaces).squeeze(0); }
 
   /// The words of all sequences, [N].
   at::Tensor text_of(const ToldSequences& told) const {
@@ -257,8 +318,11 @@ class RankSampler {
   const SampleOptions& options_;
   const model::DitOptions dit_;
   const model::PictureShape shape_;
+  const int owners_;    ///< Ranks along dp with pictures of their own.
+  const bool is_told_;  ///< Not where this rank predicts for none alone.
   const bool gives_;  ///< Whether it gives its pictures to all: the first of those that have them.
   const PlacesOfTokens data_;
+  std::unique_ptr<comm::Communicator> twins_;  ///< Null: guidance is not by ranks.
   ForwardRank rank_;
 };
 

@@ -37,9 +37,10 @@ Examples:
   armillary sample runs/digits digits.safetensors --count 1000 --steps 100
   armillary sample my.toml grid.png --init-from my_dit --set parallelism.context_parallel_degree=4
   armillary launch -n 4 -- sample runs/digits digits.png   4 processes instead of threads
+  armillary sample runs/digits digits.png --guidance 2 --guidance-by ranks --set parallelism.data_parallel_shard_degree=2
 
 Picture i begins with noise of --seed and i, and has the i-th of --classes, over and over: it is the same in any number,
-in one pass or in two, and on any mesh up to rounding. A .safetensors file is as training reads it: pictures, mostly
+with guidance by any way, and on any mesh up to rounding. A .safetensors file is as training reads it: pictures, mostly
 from -1 to 1, and classes.
 Exit code: 0 done, 1 a rank failed, 2 bad input.)";
 
@@ -49,6 +50,7 @@ struct SampleArguments {
   std::vector<std::string> settings;
   std::string classes;
   std::string words;
+  std::string guidance_by = "batch";
   std::int64_t count = 16;
   train::SampleOptions options;
   launch::EngineFlags engine;
@@ -97,6 +99,8 @@ void run_sample(const SampleArguments& arguments) {
   if (is_png) check_png(recipe.model.channels);
   train::SampleOptions options = arguments.options;
   options.checkpoint = checkpoint;
+  options.guidance_by = static_cast<train::GuidanceBy>(
+      parse_choice("sample: --guidance-by", arguments.guidance_by, train::kGuidanceWays));
   options.classes = classes_of(arguments, recipe.model.n_classes);
   if (!arguments.words.empty()) {
     for (const std::string_view word : split(arguments.words, ',')) {
@@ -142,8 +146,9 @@ void add_sample(CLI::App& app, int& exit_code) {
   verb->add_option("--guidance", options.guidance,
                    "How far to lead from the prediction without a class to that with it; default "
                    "1: the latter");
-  verb->add_flag("--two-passes", options.two_passes,
-                 "Guidance in two passes instead of one of twice the sequences: less memory");
+  verb->add_option("--guidance-by", arguments->guidance_by,
+                   "batch, one pass of twice the sequences; passes, two of them with less memory; "
+                   "ranks, half of those along dp for each prediction; default batch");
   verb->add_option("--seed", options.seed, "Of the noise; default 0");
   verb->add_option("--set", arguments->settings, "section.key=value, over the recipe's")
       ->expected(1)

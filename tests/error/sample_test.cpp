@@ -73,6 +73,14 @@ TEST_F(SampleVerb, MakesPicturesOfARunOnAnyMesh) {
   ASSERT_EQ(mine.size(), 5U * 48);
   for (std::size_t i = 0; i < mine.size(); ++i) EXPECT_NEAR(mine[i], theirs[i], 1e-4) << i;
 
+  const ProgramRun ranks = run({"sample", folder_.path("run"), folder_.path("ranks.safetensors"),
+                                "--count", "5", "--steps", "3", "--guidance", "2", "--guidance-by",
+                                "ranks", "--set", "parallelism.data_parallel_shard_degree=2"});
+  ASSERT_EQ(ranks.code, 0) << ranks.err;
+  const std::vector<float> by_ranks = values_of("ranks.safetensors");
+  ASSERT_EQ(by_ranks.size(), mine.size());
+  for (std::size_t i = 0; i < mine.size(); ++i) EXPECT_NEAR(mine[i], by_ranks[i], 1e-4) << i;
+
   const ProgramRun png = sample("grid.png", "parallelism.tensor_parallel_degree=2");
   ASSERT_EQ(png.code, 0) << png.err;
   const std::string bytes = folder_.read("grid.png");
@@ -112,6 +120,16 @@ TEST_F(SampleVerb, BadInputIsRefused) {
   expect_error({"sample", recipe_, file, "--steps", "0"}, HasSubstr("in 0 steps"));
   expect_error({"sample", recipe_, file, "--set", "model.channels=2"},
                HasSubstr("pictures of 2 channels; 1 or 3 is required in a .png"));
+  expect_error({"sample", recipe_, file, "--guidance", "2", "--guidance-by", "rank"},
+               HasSubstr("sample: --guidance-by: 'rank' is not known; batch, passes or ranks is "
+                         "required; nearest is 'ranks'"));
+  expect_error(
+      {"sample", recipe_, file, "--guidance-by", "ranks"},
+      HasSubstr("sample: --guidance-by ranks with --guidance 1, which has one prediction"));
+  expect_error({"sample", recipe_, file, "--guidance", "2", "--guidance-by", "ranks"},
+               HasSubstr("sample: --guidance-by ranks with 1 rank along dp; an even number is "
+                         "required, half of them for each prediction; nearest: "
+                         "parallelism.data_parallel_shard_degree = 2"));
   const std::string gpt = folder_.write("gpt.toml", "[training]\nsteps = 1\n");
   expect_error({"sample", gpt, file}, HasSubstr("model.name gpt; dit"));
   expect_error(
