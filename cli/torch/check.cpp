@@ -49,6 +49,13 @@ train::Recipe read_recipe(const CheckArguments& arguments) {
   }
   train::Recipe recipe = train::load_recipe(arguments.recipe);
   for (const std::string& setting : arguments.settings) train::apply_setting(recipe, setting);
+  if (recipe.model.name == "dit" && recipe.training.seq_len > arguments.tokens) {
+    fail<InvalidArgument>(
+        "check: --tokens {} with training.seq_len {} of a dit, whose pictures are not cut; at "
+        "least {} is required; nearest: --tokens {}",
+        arguments.tokens, recipe.training.seq_len, recipe.training.seq_len,
+        recipe.training.seq_len);
+  }
   recipe.training.seq_len = std::min(recipe.training.seq_len, arguments.tokens);
   train::validate(recipe);
   const MeshShape mesh = train::mesh_of(recipe.parallelism);
@@ -118,7 +125,8 @@ void add_check(CLI::App& app, int& exit_code) {
       ->take_all();
   verb->add_option(
       "--tokens", arguments->tokens,
-      "Tokens of the sequence, at most; training.seq_len if that is less; default 512");
+      "Tokens of the sequence, at most; training.seq_len if that is less, as it is for pictures; "
+      "default 512");
   verb->add_option("--init-from", arguments->init_from,
                    "Check the parameters of a folder or a .gguf file, as `train --init-from`, not "
                    "random ones");

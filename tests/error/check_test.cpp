@@ -61,6 +61,17 @@ TEST_F(CheckVerb, BadInputIsRefused) {
   expect_error({"check", recipe_, "--set", "model.name=moe", "--set",
                 "parallelism.expert_parallel_degree=3"},
                HasSubstr("parallelism.expert_parallel_degree = 3; every rank of a check has all"));
+  const std::string pictures = folder_.write(
+      "pictures.toml",
+      "[model]\nname = 'dit'\ndim = 16\nn_layers = 1\nn_heads = 2\nimage_height = 48\n"
+      "image_width = 48\npatch_size = 2\n[training]\nseq_len = 576\n"
+      "[parallelism]\nmask = 'full'\n");
+  expect_error({"check", pictures},
+               HasSubstr("check: --tokens 512 with training.seq_len 576 of a dit, whose pictures "
+                         "are not cut; at least 576 is required; nearest: --tokens 576"));
+  expect_error({"check", pictures, "--tokens", "575"}, HasSubstr("check: --tokens 575 with"));
+  expect_error({"check", pictures, "--tokens", "576", "--set", "model.image_width=40"},
+               HasSubstr("training.seq_len 576 with pictures of 48 x 40 in patches of 2"));
   expect_error({"check", recipe_, "--init-from", folder_.path("none")}, HasSubstr("none"));
   expect_error({"check", recipe_, "--report", "/proc/none/report.txt"}, HasSubstr("/proc/none"));
   expect_error({"check", recipe_, "--engine", "gloo"}, HasSubstr("--engine"));
