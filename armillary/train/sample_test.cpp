@@ -158,12 +158,13 @@ TEST(Sample, TwinsExchangeOnePredictionOfARanksPatchesAStep) {
   const Recipe recipe = on(small_dit_recipe(), {.shards = 4, .cp = 2});
   const SampleOptions options = few_pictures_by(GuidanceBy::Ranks);
   constexpr int kPatchValuesOfRank = 30 / 2 * 8;
-  const std::string call = fmt::format("all_gather of {} fp32", 2 * kPatchValuesOfRank);
+  const comm::Label call =
+      comm::label_of(fmt::format("all_gather of {} fp32", 2 * kPatchValuesOfRank));
   comm::run_ranks(8, [&](comm::Communicator& inner) {
     std::vector<std::int64_t> sent_bytes;
     std::vector<std::int64_t> received_bytes;
     comm::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
-      if (message.label == nullptr || message.label->text.data() != call) return;
+      if (message.label == nullptr || *message.label != call) return;
       ASSERT_EQ(message.parts.size(), 1U);
       const comm::Strided& part = message.parts[0];
       (message.direction == comm::Direction::Send ? sent_bytes : received_bytes)
