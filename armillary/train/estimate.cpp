@@ -103,14 +103,14 @@ std::int64_t tokens_of_step(const Recipe& recipe) {
 /// How a recipe divides what it trains.
 struct Division {
   MeshShape mesh;
-  std::int64_t copies = 1;  ///< Groups along dp that hold the same.
+  std::int64_t copies = 1;  ///< Groups along dp that hold the same; 1 if nothing is divided.
   int zero = 0;
   bool reshards = true;  ///< Gathered parameters are freed after forward.
   int ep = 1;            ///< Ranks that share the experts of a layer.
 
   explicit Division(const ParallelismOptions& parallelism)
       : mesh(mesh_of(parallelism)),
-        copies(parallelism.data_parallel_replicate_degree),
+        copies(parallelism.zero == 0 ? 1 : parallelism.data_parallel_replicate_degree),
         zero(static_cast<int>(parallelism.zero)),
         reshards(parallelism.reshard_after_forward),
         ep(static_cast<int>(parallelism.expert_parallel_degree)) {}

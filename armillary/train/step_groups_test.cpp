@@ -125,7 +125,9 @@ OpBytes bytes_of_op(const ProvedStep& step, const plan::Op& op, std::int64_t wei
   const std::int64_t gathered = own * (ranks - 1);
   const std::int64_t scattered = traffic.values - own;
   if (traffic.rounds == 2) return {bytes * (scattered + gathered), all};
-  return {bytes * (traffic.tensor == StepTensor::Weight ? gathered : scattered), all};
+  const bool gathers =
+      op.kind == plan::step::StepOp::Gather || op.kind == plan::step::StepOp::GatherInPlace;
+  return {bytes * (gathers ? gathered : scattered), all};
 }
 
 std::string name_of(const StepCase& of, const UnitOptions& options) {

@@ -93,16 +93,19 @@ TEST(Step, ComesBackFromJson) {
   }
 }
 
+/// The first parts that the ops of a kind in a row show; those of units, if tp is 1.
+std::vector<int> parts_in_row(const StepProgram& step, int row, StepOp kind) {
+  std::vector<int> parts;
+  for (const Op& op : step.ranks[0].ops) {
+    if (op.step == row && op.kind == kind) parts.push_back(op.views.front().blocks.front());
+  }
+  return parts;
+}
+
 /// Stage 3: gathers of the next unit and sums of the one before stand beside each run.
 TEST(Step, GathersAheadAndSumsBehind) {
   const StepProgram step = build_step(small_step({.cp = 2}, 3, 1, false));
-  const auto units_in_row = [&](int row, StepOp kind) {
-    std::vector<int> units;
-    for (const Op& op : step.ranks[0].ops) {
-      if (op.step == row && op.kind == kind) units.push_back(op.views.front().blocks.front());
-    }
-    return units;
-  };
+  const auto units_in_row = [&](int row, StepOp kind) { return parts_in_row(step, row, kind); };
   using Units = std::vector<int>;
   // Rows 0 to 2 are forward, 3 to 5 backward.
   EXPECT_EQ(units_in_row(0, StepOp::Gather), (Units{0, 1}));
@@ -117,6 +120,37 @@ TEST(Step, GathersAheadAndSumsBehind) {
   EXPECT_EQ(units_in_row(4, StepOp::Release), (Units{2, 1})) << "the gradient, then the weight";
   EXPECT_EQ(units_in_row(5, StepOp::ReduceScatter), (Units{1}));
   EXPECT_EQ(units_in_row(6, StepOp::ReduceScatter), (Units{0}));
+}
+
+/// Stage 0: beside each run the unit before it is summed, and the one before that gathered.
+TEST(Step, SumsAndGathersGradientsBehindTheirRuns) {
+  using Units = std::vector<int>;
+  for (const int microbatches : {1, 3}) {
+    const StepProgram step = build_step(small_step({.dp = 2, .cp = 2}, 0, microbatches, false));
+    const auto sums = [&](int row) { return parts_in_row(step, row, StepOp::ReduceInPlace); };
+    const auto gathers = [&](int row) { return parts_in_row(step, row, StepOp::GatherInPlace); };
+    // The last three rows of runs are the backward of the last microbatch.
+    const int end = 6 * microbatches;
+    for (int row = 0; row <= end - 3; ++row) {
+      EXPECT_EQ(sums(row), Units{}) << row;
+      EXPECT_EQ(gathers(row), Units{}) << row;
+    }
+    EXPECT_EQ(sums(end - 2), Units{2});
+    EXPECT_EQ(gathers(end - 2), Units{});
+    EXPECT_EQ(sums(end - 1), Units{1});
+    EXPECT_EQ(gathers(end - 1), Units{2});
+    EXPECT_EQ(sums(end), Units{0});
+    EXPECT_EQ(gathers(end), (Units{1, 0}));
+  }
+  // A table that the head uses too is complete when the embedding has run.
+  const StepProgram tied = build_step(small_step({.dp = 2}, 0, 1, true));
+  EXPECT_EQ(parts_in_row(tied, 6, StepOp::ReduceInPlace), Units{0});
+  // One replica has nothing to sum.
+  for (const MeshShape& mesh : {MeshShape{}, MeshShape{.tp = 2}}) {
+    for (const Op& op : build_step(small_step(mesh, 0, 1, false)).ranks[0].ops) {
+      EXPECT_FALSE(op.kind == StepOp::ReduceInPlace || op.kind == StepOp::GatherInPlace);
+    }
+  }
 }
 
 /// The parts of weights that an op of a kind shows, in the order of the program.
@@ -160,7 +194,9 @@ TEST(Step, HasTheCollectivesOfItsStage) {
   constexpr int kUnits = 3;
   constexpr int kMicrobatches = 4;
   const auto shape = [](int zero) { return small_step({.dp = 2}, zero, kMicrobatches, false); };
-  EXPECT_EQ(count(shape(0), StepOp::AllReduce), kUnits + 1) << "and the loss";
+  EXPECT_EQ(count(shape(0), StepOp::AllReduce), 1) << "the loss";
+  EXPECT_EQ(count(shape(0), StepOp::ReduceInPlace), kUnits);
+  EXPECT_EQ(count(shape(0), StepOp::GatherInPlace), kUnits);
   EXPECT_EQ(count(shape(1), StepOp::ReduceInPlace), kUnits);
   EXPECT_EQ(count(shape(1), StepOp::GatherInPlace), kUnits);
   EXPECT_EQ(count(shape(2), StepOp::ReduceScatter), kUnits * kMicrobatches);
@@ -205,9 +241,12 @@ std::function<void(StepProgram&)> with_first(StepOp kind,
 
 TEST(Step, FaultsAreNamed) {
   const auto shape = [](int zero) { return small_step({.dp = 2, .tp = 2}, zero, 2, false); };
-  EXPECT_EQ(fault_of(shape(0), without(StepOp::AllReduce)),
-            "partial: reads grad of embedding, which is partial along dp in microbatch 0 of "
-            "embedding");
+  EXPECT_EQ(fault_of(shape(0), without(StepOp::ReduceInPlace)),
+            "early: gathers grad of head, which is partial along dp in microbatch 0 of head");
+  EXPECT_EQ(fault_of(shape(0), without(StepOp::GatherInPlace)),
+            "undefined: reads grad of embedding, which is not there");
+  EXPECT_EQ(fault_of(small_step({.dp = 2}, 0, 2, false), without(StepOp::AllReduce)),
+            "complete: loss is not the sum of all ranks");
   EXPECT_EQ(fault_of(shape(3), without(StepOp::Gather)),
             "undefined: reads weight of embedding, which is not there");
   EXPECT_EQ(fault_of(shape(1), without(StepOp::GatherInPlace)),
@@ -272,25 +311,29 @@ TEST(Step, FaultsOfStateOnTheHostAreNamed) {
             "well_formed: move on the compute lane");
 }
 
-/// A sum over tp as well counts the values of a part that is split once too often.
+/// A sum over tp as well counts the values of a part that is split once too often; a sum of shards
+/// has no other axes than these.
 TEST(Step, ASumOverAxesOfOtherValuesIsRefused) {
-  const StepShape shape = small_step({.dp = 2, .tp = 2}, 0, 1, false);
-  const StepTables tables(shape);
-  const auto place = [&](AxisSet axes) {
-    const auto axes_at = std::ranges::find(tables.axis_sets(), axes);
-    return static_cast<int>(axes_at - tables.axis_sets().begin());
+  StepShape shape = small_step({.dp = 2, .tp = 2}, 0, 1, false);
+  const auto fault_over_all = [&](StepOp kind, AxisSet axes) {
+    const StepTables tables(shape);
+    const auto place = [&](AxisSet set) {
+      const auto at = std::ranges::find(tables.axis_sets(), set);
+      return static_cast<int>(at - tables.axis_sets().begin());
+    };
+    return fault_of(shape, [&](StepProgram& step) {
+      for (RankProgram& program : step.ranks) {
+        std::ranges::find_if(program.ops, [&](const Op& op) {
+          return op.kind == kind && op.peer == place(axes);
+        })->peer = place(axes | bit(MeshAxis::Tp));
+      }
+    });
   };
-  const int dp = place(bit(MeshAxis::Dp));
-  const int all = place(bit(MeshAxis::Dp) | bit(MeshAxis::Tp));
-  const auto over_all = [&](StepProgram& step) {
-    for (RankProgram& program : step.ranks) {
-      std::ranges::find_if(program.ops, [&](const Op& op) {
-        return op.kind == StepOp::AllReduce && op.peer == dp;
-      })->peer = all;
-    }
-  };
-  EXPECT_EQ(fault_of(shape, over_all),
-            "axes: sums grad of embedding over dp, tp, but along tp it is not partial in "
+  EXPECT_EQ(fault_over_all(StepOp::ReduceInPlace, bit(MeshAxis::Dp)),
+            "shards: goes over dp, tp; shards lie over dp");
+  shape.copies = 2;
+  EXPECT_EQ(fault_over_all(StepOp::AllReduce, kCopiesAxis),
+            "axes: sums grad of embedding over tp, copies, but along tp it is not partial in "
             "microbatch 0 of embedding");
 }
 

@@ -102,7 +102,7 @@ TEST(StepMutants, AreOfAllKindsAndShown) {
                                      faults[0].text));
     });
   }
-  EXPECT_EQ(kinds.size(), 10U);
+  EXPECT_EQ(kinds.size(), 11U);
 }
 
 }  // namespace

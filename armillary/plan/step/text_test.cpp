@@ -27,7 +27,8 @@ TEST(StepGrid, HasTypesOpsAndThePlaceOfAFault) {
   EXPECT_THAT(grid, HasSubstr("   <-- HERE rank 1: no weight\n"));
   EXPECT_THAT(grid, HasSubstr("forward(weight1 x1) loss(x2)"));
   EXPECT_THAT(grid, HasSubstr("backward(weight1 (x1,dx2))"));
-  EXPECT_THAT(grid, HasSubstr("all_reduce(grad1 over r{0,1})"));
+  EXPECT_THAT(grid, HasSubstr("reduce_in_place(grad1 over r{0,1})"));
+  EXPECT_THAT(grid, HasSubstr("gather_in_place(grad1 over r{0,1})"));
   EXPECT_THAT(grid, HasSubstr("norm(grad0) norm(grad1)"));
   EXPECT_THAT(grid, HasSubstr("\nstep 8    update(weight1)"));
 }

@@ -102,6 +102,10 @@ TEST(StepPeak, UnitsAreWholeForAWhile) {
             2 * 2000 + 4 * 1000 + 6 * 1000);
   // Gradients that are always whole, and rounded for a sum.
   EXPECT_EQ(step_peak(cost, {.tokens = 1, .sum = 3}).gathered, 3 * 1000);
+  // The same beside the gather of the sum before: that of a layer, or with more tokens of the last
+  // unit.
+  EXPECT_EQ(step_peak(cost, {.tokens = 1, .sum = 3, .gathered_sum = 3}).gathered, 3 * 2000);
+  EXPECT_EQ(step_peak(cost, {.tokens = 29, .sum = 3, .gathered_sum = 3}).gathered, 3 * (1000 + 70));
   // The gradients of a tied table are whole until the first unit has added its own.
   cost.tied = true;
   EXPECT_EQ(step_peak(cost, {.tokens = 100, .value = 2, .gradient = 4, .sum = 4}).gathered,

@@ -85,6 +85,12 @@ TEST(StepTimeline, SumsAlongTpAreWaitedFor) {
   EXPECT_NEAR(timeline.compute_s, 21.75, 1e-9);
   EXPECT_NEAR(timeline.exposed_s[1], 8 + kNumbers, 1e-9);
   EXPECT_NEAR(timeline.busy_s[1], 8 + kNumbers, 1e-9);
+  std::vector<UnitTime> times = two_times();
+  times[0].sum = times[1].sum = 0;
+  times[0].along_tp = 2;
+  times[1].along_tp = 6;
+  EXPECT_NEAR(overlapped(times, 1, 0).end, 29.75, 1e-9);
+  EXPECT_NEAR(overlapped(times, 1, 0).collectives, 8, 1e-9);
 }
 
 /// Moves of 8 bytes a value of a shard: 4 and 12 s, to the device and back.
