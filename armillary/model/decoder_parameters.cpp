@@ -3,6 +3,7 @@
 #include "armillary/model/decoder_parameters.h"
 
 #include <cmath>
+#include <utility>
 
 namespace armillary::model {
 namespace {
@@ -19,13 +20,24 @@ void add_norm(std::vector<Parameter>& all, const DecoderOptions& options, const 
   all.push_back({.name = name + ".bias", .shape = shape, .units = units, .init = kZeros});
 }
 
-/// The cut of a matrix over tp, as a Parameter has it.
-struct MatrixCut {
-  TpSplit placement = TpSplit::Whole;
-  std::int64_t grain = 1;
-  std::int64_t piece = 0;
-  bool copied = false;
-};
+/// Adds a matrix of a layer, and its bias if it has one: cut as the outputs are.
+void add_matrix(std::vector<Parameter>& all, const std::string& unit, Parameter matrix,
+                bool has_bias) {
+  matrix.units = {unit};
+  const std::string name = matrix.name;
+  matrix.name = name + ".weight";
+  all.push_back(matrix);
+  if (!has_bias) return;
+  Parameter bias{
+      .name = name + ".bias", .shape = {matrix.shape[0]}, .units = {unit}, .init = kZeros};
+  if (matrix.placement == TpSplit::Columns) {
+    bias.placement = matrix.placement;
+    bias.grain = matrix.grain;
+    bias.piece = matrix.piece;
+    bias.copied = matrix.copied;
+  }
+  all.push_back(std::move(bias));
+}
 
 /// Adds router, shared experts and experts of one layer.
 void add_experts(std::vector<Parameter>& all, const DecoderOptions& options, std::int64_t index,
@@ -87,51 +99,71 @@ bool has_experts(const DecoderOptions& options) {
   return options.moe().num_experts > 0;
 }
 
+void add_attention_matrices(std::vector<Parameter>& all, const DecoderOptions& options,
+                            const std::string& unit, const std::string& name,
+                            const MatrixDeviations& deviations) {
+  const std::int64_t dim = options.dim();
+  const std::int64_t head = head_dim_of(options);
+  const std::int64_t heads = options.n_heads() * head;
+  const std::int64_t kv_heads = options.n_kv_heads() * head;
+  const std::int64_t group = heads / options.n_kv_heads();  // width of the query heads of a KV head
+  const Init init{.deviation = deviations.of_inputs};
+  const Init residual{.deviation = deviations.of_sums};
+  const bool qkv_bias = options.bias() || options.qkv_bias();
+  const std::string of = unit + "." + name;
+  add_matrix(all, unit,
+             {.name = of + ".wq",
+              .shape = {heads, dim},
+              .placement = TpSplit::Columns,
+              .grain = group,
+              .init = init,
+              .piece = head},
+             qkv_bias);
+  // With more ranks than KV heads, each has some query heads of one KV head, and all of that.
+  for (const char* matrix : {".wk", ".wv"}) {
+    add_matrix(all, unit,
+               {.name = of + matrix,
+                .shape = {kv_heads, dim},
+                .placement = TpSplit::Columns,
+                .grain = head,
+                .init = init,
+                .copied = true},
+               qkv_bias);
+  }
+  add_matrix(all, unit,
+             {.name = of + ".wo",
+              .shape = {dim, heads},
+              .placement = TpSplit::Rows,
+              .grain = group,
+              .init = residual,
+              .piece = head},
+             options.bias());
+}
+
 void add_layer_matrices(std::vector<Parameter>& all, const DecoderOptions& options,
                         std::int64_t index, const MatrixDeviations& deviations) {
   const std::string unit = layer_unit(index);
   const std::int64_t dim = options.dim();
   const std::int64_t hidden = options.hidden_dim();
-  const std::int64_t head = head_dim_of(options);
-  const std::int64_t heads = options.n_heads() * head;
-  const std::int64_t group = heads / options.n_kv_heads();  // width of the query heads of a KV head
-  const Init init{.deviation = deviations.of_inputs};
-  const Init residual{.deviation = deviations.of_sums};
-  // A matrix, and its bias if it has one: cut as the outputs are.
-  const auto add = [&](const std::string& name, const Shape& shape, const MatrixCut& cut, Init of,
-                       bool has_bias) {
-    const auto add_one = [&](const char* kind, const Shape& sizes, const MatrixCut& as,
-                             Init values) {
-      all.push_back({.name = unit + name + kind,
-                     .shape = sizes,
-                     .placement = as.placement,
-                     .grain = as.grain,
-                     .units = {unit},
-                     .init = values,
-                     .piece = as.piece,
-                     .copied = as.copied});
-    };
-    add_one(".weight", shape, cut, of);
-    const bool is_cut = cut.placement == TpSplit::Columns;
-    if (has_bias) add_one(".bias", {shape[0]}, is_cut ? cut : MatrixCut{}, kZeros);
-  };
-  const bool bias = options.bias();
-  const bool qkv_bias = bias || options.qkv_bias();
-  // With more ranks than KV heads, each has some query heads of one KV head, and all of that.
-  const MatrixCut kv_heads{TpSplit::Columns, head, 0, /*copied=*/true};
-  add(".attention.wq", {heads, dim}, {TpSplit::Columns, group, head}, init, qkv_bias);
-  add(".attention.wk", {options.n_kv_heads() * head, dim}, kv_heads, init, qkv_bias);
-  add(".attention.wv", {options.n_kv_heads() * head, dim}, kv_heads, init, qkv_bias);
-  add(".attention.wo", {dim, heads}, {TpSplit::Rows, group, head}, residual, bias);
+  add_attention_matrices(all, options, unit, "attention", deviations);
   for (const char* norm : {".attention.q_norm.weight", ".attention.k_norm.weight"}) {
     if (!options.qk_norm()) break;
-    all.push_back({.name = unit + norm, .shape = {head}, .units = {unit}, .init = kOnes});
+    all.push_back(
+        {.name = unit + norm, .shape = {head_dim_of(options)}, .units = {unit}, .init = kOnes});
   }
   if (has_experts(options)) return add_experts(all, options, index, deviations);
-  add(".feed_forward.w1", {hidden, dim}, {TpSplit::Columns}, init, bias);
-  add(".feed_forward.w2", {dim, hidden}, {TpSplit::Rows}, residual, bias);
+  const auto add = [&](const char* of, const Shape& shape, TpSplit placement, double deviation) {
+    add_matrix(all, unit,
+               {.name = unit + ".feed_forward" + of,
+                .shape = shape,
+                .placement = placement,
+                .init = {.deviation = deviation}},
+               options.bias());
+  };
+  add(".w1", {hidden, dim}, TpSplit::Columns, deviations.of_inputs);
+  add(".w2", {dim, hidden}, TpSplit::Rows, deviations.of_sums);
   if (options.feed_forward() == FeedForwardKind::SwiGlu) {
-    add(".feed_forward.w3", {hidden, dim}, {TpSplit::Columns}, init, bias);
+    add(".w3", {hidden, dim}, TpSplit::Columns, deviations.of_inputs);
   }
 }
 

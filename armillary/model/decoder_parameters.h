@@ -38,6 +38,11 @@ struct MatrixDeviations {
   double of_inputs;  ///< Those whose input is the residual stream,
   double of_sums;    ///< and those whose product is added to it.
 };
+/// Adds the matrices of an attention of a layer, of this name ("attention") in it, with their
+/// biases.
+void add_attention_matrices(std::vector<Parameter>& all, const DecoderOptions& options,
+                            const std::string& unit, const std::string& name,
+                            const MatrixDeviations& deviations);
 /// Adds the matrices of a layer with their biases, and the norms of its heads.
 void add_layer_matrices(std::vector<Parameter>& all, const DecoderOptions& options,
                         std::int64_t index, const MatrixDeviations& deviations);

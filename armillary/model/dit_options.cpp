@@ -35,6 +35,8 @@ DitOptions dit_options(const ModelOptions& model) {
   options.n_classes = model.n_classes;
   options.text_tokens = model.text_tokens;
   if (model.text_tokens > 0) options.vocab_size = model.vocab_size;
+  options.words = words_kind(model.words);
+  options.modulation = modulation_kind(model.modulation);
   options.objective = parse_objective(model.objective);
   return options;
 }
@@ -50,6 +52,11 @@ void check_dit(const ModelOptions& model) {
     fail<InvalidArgument>(
         "recipe: model.n_heads {} with model.dim {}; n_heads must divide dim; nearest: n_heads {}",
         model.n_heads, model.dim, nearest_divisor(model.dim, model.n_heads));
+  }
+  if (model.text_tokens == 0 && words_kind(model.words) == WordsKind::Cross) {
+    fail<InvalidArgument>(
+        "recipe: model.words cross with model.text_tokens 0, where there are no words; at least 1 "
+        "is required; nearest: words joint");
   }
   check_side("image_height", model.image_height, model.patch_size);
   check_side("image_width", model.image_width, model.patch_size);

@@ -43,14 +43,23 @@ std::vector<Parameter> dit_parameters(const DitOptions& options) {
     add_table("text_embeddings.weight", options.vocab_size + 1);
     add_table("text_positions.weight", options.text_tokens);
   }
+  const bool is_single = options.modulation == ModulationKind::Single;
+  const auto add_modulation = [&](const std::string& unit, const std::string& of,
+                                  std::int64_t rows) {
+    if (!is_single) return add_affine(all, unit, of + "modulation", {rows * dim, dim}, 0);
+    all.push_back({.name = of + "scale_shift_table", .shape = {rows, dim}, .units = {unit}});
+  };
+  if (is_single) add_affine(all, kEmbeddingUnit, "shared_modulation", {6 * dim, dim}, 0);
   // The gates are 0: sums need no smaller matrices.
   const double deviation = 1 / std::sqrt(static_cast<double>(dim));
   for (std::int64_t i = 0; i < options.layers.n_layers(); ++i) {
     const std::string unit = layer_unit(i);
-    add_affine(all, unit, unit + ".modulation", {6 * dim, dim}, 0);
+    add_modulation(unit, unit + ".", 6);
     add_layer_matrices(all, options.layers, i, {deviation, deviation});
+    if (!options.has_cross_attention()) continue;
+    add_attention_matrices(all, options.layers, unit, kCrossAttention, {deviation, 0});
   }
-  add_affine(all, kHeadUnit, "modulation", {2 * dim, dim}, 0);
+  add_modulation(kHeadUnit, "", 2);
   add_affine(all, kHeadUnit, "output", {values, dim}, 0);
   return all;
 }

@@ -11,7 +11,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
-#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -23,71 +23,11 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/model/testing/plain_dit.h"
+#include "armillary/model/testing/small_dit.h"
 #include "armillary/model/testing/woken_dit.h"
 
 namespace armillary::model {
 namespace {
-
-DitOptions small_dit() {
-  DitOptions options;
-  options.layers = DecoderOptions()
-                       .dim(24)
-                       .n_layers(2)
-                       .n_heads(3)
-                       .n_kv_heads(3)
-                       .hidden_dim(40)
-                       .norm_eps(1e-6)
-                       .bias(true)
-                       .dtype(at::kDouble);
-  options.picture = {.height = 6, .width = 4, .channels = 2, .patch = 2};
-  options.n_classes = 3;
-  return options;
-}
-
-std::vector<PlainPicture> drawn_pictures(const PictureShape& shape) {
-  at::Generator generator = at::detail::createCPUGenerator(9);
-  const auto drawn = [&] {
-    return at::empty({shape.tokens(), shape.patch_values()}, at::kDouble).normal_(0, 1, generator);
-  };
-  std::vector<PlainPicture> pictures;
-  for (const auto& [time, label] : {std::pair(0.25, 2), std::pair(0.8, 0), std::pair(0.8, 3)}) {
-    const at::Tensor patches_LC = drawn();
-    pictures.push_back({patches_LC, drawn(), time, label});
-  }
-  return pictures;
-}
-
-/// Pictures as one sequence; attention within each.
-ModelInputs joined_pictures(const std::vector<PlainPicture>& pictures, bool with_noise = true) {
-  std::vector<at::Tensor> patches, noise, times, classes, positions, owners;
-  for (std::size_t i = 0; i < pictures.size(); ++i) {
-    const std::int64_t tokens = pictures[i].patches_LC.size(0);
-    patches.push_back(pictures[i].patches_LC);
-    noise.push_back(pictures[i].noise_LC);
-    times.push_back(at::full({tokens}, pictures[i].time, at::kDouble));
-    classes.push_back(at::full({tokens}, pictures[i].label, at::kLong));
-    positions.push_back(at::arange(tokens, at::kLong));
-    owners.push_back(at::full({tokens}, static_cast<std::int64_t>(i), at::kLong));
-  }
-  const at::Tensor owner_L = at::cat(owners);
-  const auto attend = [visible_LL = owner_L.unsqueeze(1).eq(owner_L.unsqueeze(0))](
-                          const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
-                          const at::Tensor& v_BLGD) {
-    return at::scaled_dot_product_attention(q_BLHD.transpose(1, 2), k_BLGD.transpose(1, 2),
-                                            v_BLGD.transpose(1, 2), visible_LL)
-        .transpose(1, 2);
-  };
-  Fields batch{{kPatches, at::cat(patches).unsqueeze(0)},
-               {kTimes, at::cat(times).unsqueeze(0)},
-               {kClasses, at::cat(classes).unsqueeze(0)}};
-  if (with_noise) batch.set(kNoise, at::cat(noise).unsqueeze(0));
-  return {.batch = batch, .positions_L = at::cat(positions), .attends = {attend}};
-}
-
-double distance(const at::Tensor& a, const at::Tensor& b) {
-  return a.numel() == 0 ? 0.0 : (a - b).abs().max().item<double>();
-}
 
 TEST(Dit, BeginsWithAnOutputOfZeros) {
   const DitOptions options = small_dit();
@@ -105,27 +45,60 @@ TEST(Dit, BeginsWithAnOutputOfZeros) {
   EXPECT_EQ(model.parameter("layers.0.modulation.weight").grad().abs().max().item<double>(), 0);
 }
 
+/// A DiT that leaves the outputs of its units.
+class WatchedDit : public Dit {
+ public:
+  using Dit::Dit;
+  at::Tensor run(int unit, const Weights& weights, const at::Tensor& x,
+                 const ModelInputs& inputs) override {
+    outputs.push_back(Dit::run(unit, weights, x, inputs));
+    return outputs.back();
+  }
+  std::vector<at::Tensor> outputs;
+};
+
+TEST(Dit, AllKindsBeginAsTheIdentity) {
+  for (const DitOptions& options : small_dits()) {
+    SCOPED_TRACE(kind_text(options));
+    const auto dit = std::make_shared<WatchedDit>(options);
+    const ModelReplica model(dit, 1, at::kDouble);
+    EXPECT_EQ(model.run(joined_pictures(told_pictures(options), false)).abs().max().item<double>(),
+              0);
+    ASSERT_EQ(dit->outputs.size(), 4U);
+    EXPECT_GT(dit->outputs[0].abs().max().item<double>(), 0);
+    EXPECT_TRUE(at::equal(dit->outputs[1], dit->outputs[0]));
+    EXPECT_TRUE(at::equal(dit->outputs[2], dit->outputs[0]));
+  }
+}
+
+/// Loss and gradients of a model with pictures against the plain composition.
+void expect_plain(const DitOptions& options) {
+  const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);
+  PlainDit plain(options, model);
+  const auto pictures = told_pictures(options);
+  at::Tensor expected = at::zeros({}, at::kDouble);
+  for (const PlainPicture& picture : pictures) expected = expected + plain.loss(picture);
+  expected.backward();
+  const at::Tensor loss = model.run(joined_pictures(pictures));
+  loss.backward();
+  EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-12 * expected.item<double>());
+  for (const std::string& name : model.names()) {
+    const at::Tensor& gradient = plain.parameters().at(name).grad();
+    // A bias of keys has no effect: its gradient is rounding.
+    if (!name.ends_with("wk.bias")) {
+      EXPECT_GT(gradient.abs().max().item<double>(), 0) << name;
+    }
+    const double size = std::max(gradient.abs().max().item<double>(), 1e-3);
+    EXPECT_LT(distance(model.parameter(name).grad(), gradient) / size, 1e-11) << name;
+  }
+}
+
 TEST(Dit, LossAndEveryGradientAreThoseOfAPlainComposition) {
   for (const bool fused : {true, false}) {
-    DitOptions options = small_dit();
-    options.layers.fused(fused);
-    const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);
-    PlainDit plain(options, model);
-    const auto pictures = drawn_pictures(options.picture);
-    at::Tensor expected = at::zeros({}, at::kDouble);
-    for (const PlainPicture& picture : pictures) expected = expected + plain.loss(picture);
-    expected.backward();
-    const at::Tensor loss = model.run(joined_pictures(pictures));
-    loss.backward();
-    EXPECT_NEAR(loss.item<double>(), expected.item<double>(), 1e-12 * expected.item<double>());
-    for (const std::string& name : model.names()) {
-      const at::Tensor& gradient = plain.parameters().at(name).grad();
-      // A bias of keys has no effect: its gradient is rounding.
-      if (!name.ends_with("wk.bias")) {
-        EXPECT_GT(gradient.abs().max().item<double>(), 0) << name;
-      }
-      const double size = std::max(gradient.abs().max().item<double>(), 1e-3);
-      EXPECT_LT(distance(model.parameter(name).grad(), gradient) / size, 1e-11) << name;
+    for (DitOptions options : small_dits()) {
+      SCOPED_TRACE(kind_text(options));
+      options.layers.fused(fused);
+      expect_plain(options);
     }
   }
 }
@@ -159,6 +132,26 @@ TEST(Dit, WordsAreReadAndNotLearned) {
   EXPECT_EQ(Dit(options).targets({{kText, with_words({3, 1}, 0).batch.at(kText).squeeze(0)}}), 6);
 }
 
+// Each picture reads its own words, also beside one of the same time and class.
+TEST(Dit, WordsOfCrossAttentionAreThoseOfThePicture) {
+  const DitOptions options = small_dit(ModulationKind::Single, WordsKind::Cross);
+  const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);
+  std::vector<PlainPicture> pictures = told_pictures(options);
+  const std::int64_t tokens = options.picture.tokens();
+  const auto predicted = [&] {
+    const at::NoGradGuard no_grad;
+    return model.run(joined_pictures(pictures, false)).squeeze(0);
+  };
+  const at::Tensor before_LC = predicted();
+  pictures[2].words[1] = 4;
+  const at::Tensor after_LC = predicted();
+  EXPECT_LT(distance(before_LC.narrow(0, 0, 2 * tokens), after_LC.narrow(0, 0, 2 * tokens)), 1e-12);
+  EXPECT_GT(
+      distance(before_LC.narrow(0, 2 * tokens, tokens), after_LC.narrow(0, 2 * tokens, tokens)),
+      1e-6);
+  EXPECT_EQ(Dit(options).targets({{kPatches, pictures[0].patches_LC}}), tokens);
+}
+
 TEST(Dit, PredictsWithoutNoiseWhatItLearnsWithIt) {
   const DitOptions options = small_dit();
   const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);
@@ -175,88 +168,126 @@ TEST(Dit, PredictsWithoutNoiseWhatItLearnsWithIt) {
 }
 
 TEST(Dit, Bf16IsNearFp32) {
-  const auto run = [](at::ScalarType dtype, bool native) {
-    DitOptions options = small_dit();
-    options.layers.dtype(dtype).native_bf16(native);
-    const ModelReplica model(std::make_shared<WokenDit>(options), 3);
-    const at::Tensor loss = model.run(joined_pictures(drawn_pictures(options.picture)));
-    loss.backward();
-    for (const at::Tensor& parameter : model.parameters()) {
-      EXPECT_EQ(parameter.grad().scalar_type(), at::kFloat);
-      EXPECT_TRUE(parameter.grad().isfinite().all().item<bool>());
+  for (const bool has_words : {false, true}) {
+    const auto run = [&](at::ScalarType dtype, bool native) {
+      DitOptions options =
+          has_words ? small_dit(ModulationKind::Single, WordsKind::Cross) : small_dit();
+      options.layers.dtype(dtype).native_bf16(native);
+      const ModelReplica model(std::make_shared<WokenDit>(options), 3);
+      const at::Tensor loss = model.run(joined_pictures(told_pictures(options)));
+      loss.backward();
+      for (const at::Tensor& parameter : model.parameters()) {
+        EXPECT_EQ(parameter.grad().scalar_type(), at::kFloat);
+        EXPECT_TRUE(parameter.grad().isfinite().all().item<bool>());
+      }
+      return std::pair(loss.item<double>(), model.parameter("time_embedding.w2.weight").grad());
+    };
+    const auto [loss, gradient] = run(at::kFloat, false);
+    const double room = has_words ? 2 : 1;
+    for (const bool native : {false, true}) {
+      const auto [other, narrow] = run(at::kBFloat16, native);
+      EXPECT_NEAR(other, loss, room * 0.05 * loss) << native;
+      EXPECT_LT((narrow - gradient).norm().item<double>(),
+                room * 0.2 * gradient.norm().item<double>())
+          << native;
     }
-    return std::pair(loss.item<double>(), model.parameter("time_embedding.w2.weight").grad());
-  };
-  const auto [loss, gradient] = run(at::kFloat, false);
-  for (const bool native : {false, true}) {
-    const auto [other, narrow] = run(at::kBFloat16, native);
-    EXPECT_NEAR(other, loss, 0.05 * loss) << native;
-    EXPECT_LT((narrow - gradient).norm().item<double>(), 0.2 * gradient.norm().item<double>())
-        << native;
   }
 }
 
 TEST(Dit, RecomputationChangesNoBit) {
-  std::vector<at::Tensor> gradients[2];
-  for (const auto policy : {cost::Recompute::None, cost::Recompute::Full}) {
-    DitOptions options = small_dit();
-    options.layers.recompute(policy);
-    const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);
-    model.run(joined_pictures(drawn_pictures(options.picture))).backward();
-    for (const at::Tensor& parameter : model.parameters()) {
-      gradients[policy == cost::Recompute::Full].push_back(parameter.grad());
+  for (DitOptions options : small_dits()) {
+    std::vector<at::Tensor> gradients[2];
+    for (const auto policy : {cost::Recompute::None, cost::Recompute::Full}) {
+      options.layers.recompute(policy);
+      const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);
+      model.run(joined_pictures(told_pictures(options))).backward();
+      for (const at::Tensor& parameter : model.parameters()) {
+        gradients[policy == cost::Recompute::Full].push_back(parameter.grad());
+      }
     }
-  }
-  for (std::size_t i = 0; i < gradients[0].size(); ++i) {
-    EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << i;
+    for (std::size_t i = 0; i < gradients[0].size(); ++i) {
+      EXPECT_TRUE(at::equal(gradients[0][i], gradients[1][i])) << kind_text(options) << " " << i;
+    }
   }
 }
 
 TEST(Dit, NoTokensAreLegal) {
-  const DitOptions options = small_dit();
-  const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);
-  PlainPicture none = drawn_pictures(options.picture).front();
-  none.patches_LC = none.patches_LC.narrow(0, 0, 0);
-  none.noise_LC = none.noise_LC.narrow(0, 0, 0);
-  const at::Tensor loss = model.run(joined_pictures({none}));
-  EXPECT_EQ(loss.item<double>(), 0);
-  loss.backward();
-  for (const at::Tensor& parameter : model.parameters()) {
-    EXPECT_EQ(parameter.grad().abs().sum().item<double>(), 0);
+  for (const DitOptions& options : small_dits()) {
+    SCOPED_TRACE(kind_text(options));
+    const ModelReplica model(std::make_shared<WokenDit>(options), 3, at::kDouble);
+    PlainPicture none = told_pictures(options).front();
+    none.patches_LC = none.patches_LC.narrow(0, 0, 0);
+    none.noise_LC = none.noise_LC.narrow(0, 0, 0);
+    const at::Tensor loss = model.run(joined_pictures({none}));
+    EXPECT_EQ(loss.item<double>(), 0);
+    loss.backward();
+    for (const at::Tensor& parameter : model.parameters()) {
+      EXPECT_EQ(parameter.grad().abs().sum().item<double>(), 0);
+    }
   }
+}
+
+/// Counts of a model's parameters against those of its cost.
+void expect_counted(const DitOptions& options) {
+  std::int64_t all = 0;
+  std::int64_t in_layers = 0;
+  std::int64_t first = 0;
+  std::int64_t of_ranks = 0;  // of 3 along tp together
+  for (const Parameter& parameter : Dit(options).parameters()) {
+    const std::int64_t count = count_of_values(parameter.shape);
+    all += count;
+    for (int rank = 0; rank < 3; ++rank) {
+      of_ranks += count_of_values(range_of(parameter, rank, 3).size);
+    }
+    if (parameter.units.front().starts_with("layers.")) in_layers += count;
+    if (parameter.units.front() == "embedding") first += count;
+  }
+  const cost::ModelCost cost = Dit(options).cost();
+  EXPECT_EQ(cost.parameters, all);
+  EXPECT_EQ(cost.layer_parameters, in_layers);
+  EXPECT_EQ(cost.first_parameters, first);
+  EXPECT_EQ(cost.along_tp(3).parameters, of_ranks);
+  EXPECT_EQ(cost.along_tp(3).first_parameters, 3 * first);
+  DitOptions five = options;
+  five.layers.n_layers(5);
+  EXPECT_EQ(cost.with_layers(5).parameters, Dit(five).cost().parameters);
 }
 
 TEST(Dit, CostCountsTheParameters) {
   for (const std::int64_t layers : {1, 3}) {
-    DitOptions options = small_dit();
-    options.layers.n_layers(layers);
-    std::int64_t all = 0;
-    std::int64_t in_layers = 0;
-    std::int64_t first = 0;
-    std::int64_t of_ranks = 0;  // of 3 along tp together
-    for (const Parameter& parameter : Dit(options).parameters()) {
-      const std::int64_t count = count_of_values(parameter.shape);
-      all += count;
-      for (int rank = 0; rank < 3; ++rank) {
-        of_ranks += count_of_values(range_of(parameter, rank, 3).size);
-      }
-      if (parameter.units.front().starts_with("layers.")) in_layers += count;
-      if (parameter.units.front() == "embedding") first += count;
+    for (DitOptions options : small_dits()) {
+      SCOPED_TRACE(kind_text(options));
+      options.layers.n_layers(layers);
+      expect_counted(options);
     }
-    const cost::ModelCost cost = Dit(options).cost();
-    EXPECT_EQ(cost.parameters, all);
-    EXPECT_EQ(cost.layer_parameters, in_layers);
-    EXPECT_EQ(cost.first_parameters, first);
-    EXPECT_EQ(cost.along_tp(3).parameters, of_ranks);
-    EXPECT_EQ(cost.along_tp(3).first_parameters, 3 * first);
-    EXPECT_EQ(cost.with_layers(5).parameters, Dit([&] {
-                                                DitOptions five = options;
-                                                five.layers.n_layers(5);
-                                                return five;
-                                              }())
-                                                  .cost()
-                                                  .parameters);
   }
+}
+
+// By hand for 2 layers of 24 with 2 words, and as published shapes are priced.
+TEST(Dit, CostCountsTheFlopsOfWordsAndModulations) {
+  const auto cost_of_kind = [](ModulationKind modulation, WordsKind words) {
+    return Dit(small_dit(modulation, words)).cost();
+  };
+  const cost::ModelCost plain = cost_of_kind(ModulationKind::Zero, WordsKind::Joint);
+  const cost::ModelCost cross = cost_of_kind(ModulationKind::Zero, WordsKind::Cross);
+  const cost::ModelCost single = cost_of_kind(ModulationKind::Single, WordsKind::Joint);
+  EXPECT_EQ(plain.sequence_flops, 2 * 2 * 6 * 24 * 24);
+  EXPECT_EQ(single.sequence_flops, 0);
+  EXPECT_EQ(cross.flops(10, 100) - plain.flops(10, 100),
+            6 * (2 * 2 * 24 * 24) * 10 + 3 * (4 * 2 * 24 * 2 * 10 + 2 * 2 * 2 * 24 * 24 * 2));
+  const cost::ModelCost shape = cost::dit_cost_of({.layers = 2,
+                                                   .hidden = 24,
+                                                   .heads = 3,
+                                                   .kv_heads = 3,
+                                                   .head_dim = 8,
+                                                   .ffn = 40,
+                                                   .vocab = 1,
+                                                   .gated = false},
+                                                  2);
+  EXPECT_EQ(cross.sequence_flops, shape.sequence_flops);
+  EXPECT_EQ(cross.token_flops, shape.token_flops);
+  EXPECT_EQ(cross.layer_matmul_parameters, shape.layer_matmul_parameters);
+  EXPECT_EQ(cross.tp_branches, shape.tp_branches);
 }
 
 TEST(Picture, PatchesAreRowByRowAndBack) {

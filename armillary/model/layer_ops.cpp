@@ -36,6 +36,7 @@ class SeparateOps : public LayerOps {
     if (norm.tokens_of_row) {
       return modulated_norm(x_BLE, {norm.weight_E, norm.bias_E, *norm.tokens_of_row}, norm.eps);
     }
+    if (!norm.weight_E.defined()) return x_BLE;
     if (!norm.bias_E.defined()) return rms_norm(x_BLE, norm.weight_E, norm.eps);
     return at::layer_norm(x_BLE, {x_BLE.size(-1)}, widened(norm.weight_E), widened(norm.bias_E),
                           norm.eps);

@@ -20,7 +20,8 @@
 
 namespace armillary::model {
 
-/// Parameters of an RMSNorm, or with a bias of a LayerNorm; of the dtypes of linear.h.
+/// Parameters of an RMSNorm, or with a bias of a LayerNorm; of the dtypes of linear.h. Without a
+/// weight there is no norm: the result is x.
 struct Norm {
   at::Tensor weight_E;
   double eps = 0;

@@ -47,14 +47,16 @@ struct ModelOptions {
   double router_aux_loss_coef = 0.01;
   std::string balance_over = "sequence";
   double load_balance_coeff = 0;
-  // Keys of dit alone (dit.h). A sequence is text_tokens words, then (image_height / patch_size) x
-  // (image_width / patch_size) patches.
+  // Keys of dit alone (dit.h). A sequence is text_tokens words, if they are joint, then
+  // (image_height / patch_size) x (image_width / patch_size) patches.
   std::int64_t image_height = 8;
   std::int64_t image_width = 8;
   std::int64_t channels = 1;  ///< Values of a pixel.
   std::int64_t patch_size = 2;
   std::int64_t n_classes = 10;
   std::int64_t text_tokens = 0;
+  std::string words = "joint";      ///< A name of dit_kinds.h.
+  std::string modulation = "zero";  ///< Likewise.
   double class_dropout = 0.1;  ///< Chance that a sequence is learned without class and text.
   std::string objective = "rectified_flow";  ///< A name of objective.h.
 

@@ -16,9 +16,11 @@ inline constexpr const char* kNoise = "noise";      ///< Like patches, normal.
 /// fp64, from 0, the picture, to 1, noise: the same at all tokens of a sequence.
 inline constexpr const char* kTimes = "times";
 inline constexpr const char* kClasses = "classes";  ///< int64, likewise; n_classes: none is told.
-/// int64, if there is text: the word of a token, vocab_size if none is told, or kPatchOfPicture.
+/// int64, if words are joint: the word of a token, vocab_size if none is told, or kPatchOfPicture.
 inline constexpr const char* kText = "text";
 inline constexpr std::int64_t kPatchOfPicture = -1;
+/// int64, [.., text_tokens], if there is cross-attention: all words of the token's picture.
+inline constexpr const char* kWords = "words";
 
 struct PictureShape {
   std::int64_t height = 0;

@@ -42,27 +42,30 @@ bool is_dit(const ModelOptions& options) {
 Section dit_section(ModelOptions& m) {
   const Range size = between(1, kMaxSize);
   const Range side = between(1, 1 << 20);
-  return {"model",
-          {
-              {"name", &m.name, "which; the other keys of this section are its own", model_names()},
-              {"dim", &m.dim, "width of the residual stream", size},
-              {"n_layers", &m.n_layers, "transformer layers", between(1, kMaxLayers)},
-              {"n_heads", &m.n_heads, "heads; must divide dim", size},
-              {"hidden_dim", &m.hidden_dim, "width of the MLP; 0: 4 dim", between(0, kMaxSize)},
-              {"norm_eps", &m.norm_eps, "epsilon of LayerNorm", above_zero()},
-              {"image_height", &m.image_height, "rows of a picture, in pixels or latents", side},
-              {"image_width", &m.image_width, "columns of a picture", side},
-              {"channels", &m.channels, "values of a pixel", between(1, 4096)},
-              {"patch_size", &m.patch_size, "sides of a token; must divide those of the picture",
-               between(1, 1024)},
-              {"n_classes", &m.n_classes, "classes of pictures", size},
-              {"text_tokens", &m.text_tokens, "words in front of the patches; 0: no text",
-               between(0, 1 << 20)},
-              {"vocab_size", &m.vocab_size, "words that there are, if there is text", size},
-              {"class_dropout", &m.class_dropout,
-               "chance that class and text are not told, for guidance; below 1", below_one()},
-              {"objective", &m.objective, "how noise is put in and taken out", objective_names()},
-          }};
+  return {
+      "model",
+      {
+          {"name", &m.name, "which; the other keys of this section are its own", model_names()},
+          {"dim", &m.dim, "width of the residual stream", size},
+          {"n_layers", &m.n_layers, "transformer layers", between(1, kMaxLayers)},
+          {"n_heads", &m.n_heads, "heads; must divide dim", size},
+          {"hidden_dim", &m.hidden_dim, "width of the MLP; 0: 4 dim", between(0, kMaxSize)},
+          {"norm_eps", &m.norm_eps, "epsilon of LayerNorm", above_zero()},
+          {"image_height", &m.image_height, "rows of a picture, in pixels or latents", side},
+          {"image_width", &m.image_width, "columns of a picture", side},
+          {"channels", &m.channels, "values of a pixel", between(1, 4096)},
+          {"patch_size", &m.patch_size, "sides of a token; must divide those of the picture",
+           between(1, 1024)},
+          {"n_classes", &m.n_classes, "classes of pictures", size},
+          {"text_tokens", &m.text_tokens, "words of a picture; 0: no text", between(0, 1 << 20)},
+          {"vocab_size", &m.vocab_size, "words that there are, if there is text", size},
+          {"words", &m.words, "in front of the patches, or read by cross-attention", words_names()},
+          {"modulation", &m.modulation, "of each layer, or one for all with tables of layers",
+           modulation_names()},
+          {"class_dropout", &m.class_dropout,
+           "chance that class and text are not told, for guidance; below 1", below_one()},
+          {"objective", &m.objective, "how noise is put in and taken out", objective_names()},
+      }};
 }
 
 /// Heads of a size of their own: even, and Q is no wider than a plan can have it.
@@ -224,13 +227,13 @@ std::int64_t hidden_dim_of(const ModelOptions& options) {
 
 void check_sequences(const ModelOptions& options, const SequenceSize& size) {
   if (is_dit(options)) {
-    const std::int64_t tokens = dit_options(options).tokens();
-    if (size.seq_len == tokens) return;
+    const DitOptions dit = dit_options(options);
+    if (size.seq_len == dit.tokens()) return;
     fail<InvalidArgument>(
         "recipe: training.seq_len {} with pictures of {} x {} in patches of {} and {} words; {}, "
         "all of them, is required",
         size.seq_len, options.image_height, options.image_width, options.patch_size,
-        options.text_tokens, tokens);
+        dit.words_in_front(), dit.tokens());
   }
   if (options.vocab_size < size.vocab_size) {
     fail<InvalidArgument>(

@@ -197,10 +197,11 @@ std::int64_t parameter_sent_bytes(const Recipe& recipe, const Dtypes& dtypes) {
 /// arXiv:2205.05198).
 std::int64_t tensor_sent_bytes(const Division& division, const Recipe& recipe,
                                const cost::ModelCost& cost, std::int64_t tokens) {
-  const std::int64_t again = recipe.parallelism.tensor_parallel_keep_inputs ? 0 : 2;
-  const std::int64_t repeated = recipe.activation_checkpoint.mode == "none" ? 0 : 4;
+  const std::int64_t again = recipe.parallelism.tensor_parallel_keep_inputs ? 0 : 1;
+  const std::int64_t repeated = recipe.activation_checkpoint.mode == "none" ? 0 : 2;
   const std::int64_t of_words = cost.logits > 0 ? 4 : 0;
-  const std::int64_t times = cost.attention.layers * (8 + again + repeated) + of_words;
+  const std::int64_t times =
+      cost.attention.layers * cost.tp_branches * (4 + again + repeated) + of_words;
   return times * tokens * cost.bytes.input * (division.mesh.tp - 1) / division.mesh.tp;
 }
 

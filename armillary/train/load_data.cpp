@@ -37,6 +37,7 @@ std::unique_ptr<Data> load_data(const Recipe& recipe, corpus::CorpusPart part) {
                                                       .n_classes = dit.n_classes,
                                                       .text_tokens = dit.text_tokens,
                                                       .vocab_size = dit.vocab_size,
+                                                      .words = dit.words,
                                                       .class_dropout = recipe.model.class_dropout,
                                                       .seed = recipe.training.seed});
 }

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -171,7 +172,7 @@ model::Fields PictureData::rows_of(const LearnedPicture& learned,
   auto* noise_row = noise_LC.mutable_data_ptr<float>();
   auto* word = text_L.mutable_data_ptr<std::int64_t>();
   for (const std::int64_t position : positions) {
-    const std::int64_t place = position - options_.text_tokens;
+    const std::int64_t place = position - words_in_front();
     if (place < 0) {
       *word = word_of(learned, position);
     } else {
@@ -186,7 +187,12 @@ model::Fields PictureData::rows_of(const LearnedPicture& learned,
                        {model::kNoise, noise_LC},
                        {model::kTimes, at::full({length}, learned.time, at::kDouble)},
                        {model::kClasses, at::full({length}, class_of(learned), at::kLong)}};
-  if (options_.text_tokens > 0) fields.set(model::kText, text_L);
+  if (words_in_front() > 0) fields.set(model::kText, text_L);
+  if (options_.text_tokens > words_in_front()) {
+    std::vector<std::int64_t> words;
+    for (std::int64_t i = 0; i < options_.text_tokens; ++i) words.push_back(word_of(learned, i));
+    fields.set(model::kWords, at::tensor(words, at::kLong).expand({length, options_.text_tokens}));
+  }
   return fields;
 }
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "armillary/io/safetensors.h"
+#include "armillary/model/dit_kinds.h"
 #include "armillary/model/picture.h"
 #include "armillary/train/data.h"
 
@@ -22,10 +23,11 @@ namespace armillary::train {
 struct PictureOptions {
   model::PictureShape shape;
   std::int64_t n_classes = 1;
-  std::int64_t text_tokens = 0;  ///< Words in front of the patches.
+  std::int64_t text_tokens = 0;  ///< Words of a picture.
   std::int64_t vocab_size = 0;   ///< Words that there are.
-  double class_dropout = 0;      ///< Chance that neither is told: n_classes, vocab_size are.
-  std::int64_t seed = 0;         ///< Decides the order and what is drawn.
+  model::WordsKind words = model::WordsKind::Joint;
+  double class_dropout = 0;  ///< Chance that neither is told: n_classes, vocab_size are.
+  std::int64_t seed = 0;     ///< Decides the order and what is drawn.
 };
 
 /// (1) Epoch e has sequences e n to (e + 1) n - 1, each picture once, in an order of its own.
@@ -52,9 +54,13 @@ class PictureData : public Data {
   };
   LearnedPicture picture_of(std::int64_t index) const;
   std::span<const std::byte> bytes_of(std::int64_t picture) const;
-  std::int64_t tokens() const { return options_.text_tokens + options_.shape.tokens(); }
+  /// Words in front of the patches.
+  std::int64_t words_in_front() const {
+    return options_.words == model::WordsKind::Joint ? options_.text_tokens : 0;
+  }
+  std::int64_t tokens() const { return words_in_front() + options_.shape.tokens(); }
   std::int64_t class_of(const LearnedPicture& learned) const;
-  /// The word of a token in front of the patches.
+  /// The word at this place of the text.
   std::int64_t word_of(const LearnedPicture& learned, std::int64_t position) const;
   /// Writes the values of a patch, by its place in the picture.
   void read_patch(std::int64_t picture, std::int64_t place, float* values) const;

@@ -276,16 +276,21 @@ class RankSampler {
                        double time) {
     const at::Tensor places_L = places_of(pass);
     const std::int64_t width = shape_.patch_values();
-    // Words are patches of zeros.
-    const at::Tensor words_PTC = at::zeros({x_PSC.size(0), dit_.text_tokens, width}, at::kDouble);
+    // Joint words are patches of zeros.
+    const at::Tensor words_PTC =
+        at::zeros({x_PSC.size(0), dit_.words_in_front(), width}, at::kDouble);
     const at::Tensor rows_NC = at::cat({words_PTC, x_PSC}, 1).reshape({-1, width});
     const at::Tensor classes_L =
         at::tensor(told.labels, at::kLong).index_select(0, places_L.div(dit_.tokens(), "floor"));
     model::Fields batch{{model::kPatches, rows_NC.index_select(0, places_L).unsqueeze(0)},
                         {model::kTimes, at::full({1, places_L.size(0)}, time, at::kDouble)},
                         {model::kClasses, classes_L.unsqueeze(0)}};
-    if (dit_.text_tokens > 0) {
+    if (dit_.words_in_front() > 0) {
       batch.set(model::kText, text_of(told).index_select(0, places_L).unsqueeze(0));
+    }
+    if (dit_.has_cross_attention()) {
+      const at::Tensor picture_L = places_L.div(dit_.tokens(), "floor");
+      batch.set(model::kWords, words_of(told).index_select(0, picture_L).unsqueeze(0));
     }
     return rank_.forward(pass, batch).squeeze(0).contiguous();
   }
@@ -298,19 +303,25 @@ class RankSampler {
     // Each value is there on one rank along cp: the sum is exact.
     comm::all_reduce(mesh_.along(MeshAxis::Cp), array_of(all_NC));
     return all_NC.view({pass.sequences, dit_.tokens(), width})
-        .narrow(1, dit_.text_tokens, shape_.tokens());
+        .narrow(1, dit_.words_in_front(), shape_.tokens());
   }
 
   static at::Tensor places_of(const Microbatch& pass) { return pass.batch.at(kPlaces).squeeze(0); }
 
-  /// The words of all sequences, [N].
+  /// The words of each sequence.
+  at::Tensor words_of(const ToldSequences& told) const {
+    const auto count = static_cast<std::int64_t>(told.labels.size());
+    at::Tensor words_PT = at::full({count, dit_.text_tokens}, dit_.vocab_size, at::kLong);  // none
+    words_PT.narrow(0, 0, static_cast<std::int64_t>(told.with_words))
+        .copy_(at::tensor(options_.words, at::kLong));
+    return words_PT;
+  }
+
+  /// The words of all tokens of all sequences, [N].
   at::Tensor text_of(const ToldSequences& told) const {
     const auto count = static_cast<std::int64_t>(told.labels.size());
     at::Tensor text_PL = at::full({count, dit_.tokens()}, model::kPatchOfPicture, at::kLong);
-    at::Tensor words_PT = text_PL.narrow(1, 0, dit_.text_tokens);
-    words_PT.fill_(dit_.vocab_size);  // none
-    words_PT.narrow(0, 0, static_cast<std::int64_t>(told.with_words))
-        .copy_(at::tensor(options_.words, at::kLong));
+    text_PL.narrow(1, 0, dit_.text_tokens).copy_(words_of(told));
     return text_PL.flatten();
   }
 

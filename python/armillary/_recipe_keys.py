@@ -15,7 +15,7 @@ KEYS = {
         enable_weight_tying multiple_of ffn_dim_multiplier rope_scaling head_dim qkv_bias qk_norm
         sliding_window num_experts num_shared_experts top_k moe_inter_dim score_func route_norm route_scale
         router_aux_loss_coef balance_over load_balance_coeff image_height image_width channels patch_size
-        n_classes class_dropout objective text_tokens hf_folder""",
+        n_classes class_dropout objective text_tokens words modulation hf_folder""",
     "training": """dataset_path dataset_extensions seq_len global_batch_size local_batch_size steps max_norm
         dtype mixed_precision_param mixed_precision_reduce loss_chunk_tokens seed check_replicas
         validation_path validation_interval validation_sequences

@@ -14,6 +14,7 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/tensor.h>
 
 #include <cmath>
 #include <cstdint>
@@ -26,12 +27,13 @@
 
 namespace armillary::model {
 
-/// A picture with its noise, time and class, of rectified flow.
+/// A picture with its noise, time, class and words for cross-attention, of rectified flow.
 struct PlainPicture {
   at::Tensor patches_LC;
   at::Tensor noise_LC;
   double time;
   std::int64_t label;
+  std::vector<std::int64_t> words = {};
 };
 
 class PlainDit {
@@ -52,21 +54,30 @@ class PlainDit {
     const at::Tensor x_LC =
         picture.patches_LC * (1 - picture.time) + picture.noise_LC * picture.time;
     const at::Tensor target_LC = picture.noise_LC - picture.patches_LC;
-    const at::Tensor error_LC = prediction(x_LC, picture.time, picture.label) - target_LC;
+    const at::Tensor error_LC = prediction(x_LC, picture) - target_LC;
     return error_LC.square().mean(1).sum();
   }
 
-  at::Tensor prediction(const at::Tensor& x_LC, double time, std::int64_t label) const {
+  at::Tensor prediction(const at::Tensor& x_LC, const PlainPicture& picture) const {
     at::Tensor x_LE = linear(x_LC, "patch_embedding") + positions();
-    const at::Tensor c_E = condition(time, label);
+    const at::Tensor c_E = condition(picture.time, picture.label);
+    const bool is_zero = options_.modulation == ModulationKind::Zero;
     for (std::int64_t i = 0; i < options_.layers.n_layers(); ++i) {
       const std::string layer = "layers." + std::to_string(i) + ".";
-      const auto m = linear(at::silu(c_E), layer + "modulation").chunk(6, 0);
-      x_LE = x_LE + m[2] * attention(layer + "attention.", norm(x_LE, m[0], m[1]));
+      const auto m = is_zero ? linear(at::silu(c_E), layer + "modulation").chunk(6, 0)
+                             : (linear(at::silu(c_E), "shared_modulation").view({6, -1}) +
+                                of(layer + "scale_shift_table"))
+                                   .unbind(0);
+      const at::Tensor y_LE = norm(x_LE, m[0], m[1]);
+      x_LE = x_LE + m[2] * attention(layer + "attention.", y_LE, y_LE);
+      if (options_.has_cross_attention()) {
+        x_LE = x_LE + attention(layer + "cross_attention.", x_LE, words(picture));
+      }
       const at::Tensor hidden = linear(norm(x_LE, m[3], m[4]), layer + "feed_forward.w1");
       x_LE = x_LE + m[5] * linear(at::gelu(hidden), layer + "feed_forward.w2");
     }
-    const auto m = linear(at::silu(c_E), "modulation").chunk(2, 0);
+    const auto m = is_zero ? linear(at::silu(c_E), "modulation").chunk(2, 0)
+                           : (c_E + of("scale_shift_table")).unbind(0);
     return linear(norm(x_LE, m[0], m[1]), "output");
   }
 
@@ -113,14 +124,22 @@ class PlainDit {
            of("class_embeddings.weight").select(0, label);
   }
 
-  at::Tensor attention(const std::string& name, const at::Tensor& x_LE) const {
-    const auto heads = [&](const char* matrix) {
-      return linear(x_LE, name + matrix)
+  at::Tensor words(const PlainPicture& picture) const {
+    const at::Tensor rows_T = at::tensor(picture.words, at::kLong);
+    return of("text_embeddings.weight").index_select(0, rows_T) + of("text_positions.weight");
+  }
+
+  /// Queries of x over keys and values of y.
+  at::Tensor attention(const std::string& name, const at::Tensor& x_LE,
+                       const at::Tensor& y_LE) const {
+    const auto heads = [&](const at::Tensor& input_LE, const char* matrix) {
+      return linear(input_LE, name + matrix)
           .unflatten(1, {options_.layers.n_heads(), -1})
           .transpose(0, 1)
           .unsqueeze(0);
     };
-    const at::Tensor out = at::scaled_dot_product_attention(heads("wq"), heads("wk"), heads("wv"));
+    const at::Tensor out =
+        at::scaled_dot_product_attention(heads(x_LE, "wq"), heads(y_LE, "wk"), heads(y_LE, "wv"));
     return linear(out.squeeze(0).transpose(0, 1).flatten(1), name + "wo");
   }
 

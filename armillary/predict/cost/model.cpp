@@ -149,6 +149,7 @@ ModelCost dit_cost_of(const ModelShape& shape, int text_tokens) {
     cost.layer_matmul_parameters += layers * 2 * hidden * q;
     cost.sequence_flops += product(2 * 2, layers, hidden, kv, text_tokens);
     cost.token_flops = product(4, layers, q, text_tokens);
+    cost.tp_branches = 3;
   }
   cost.matmul_parameters = cost.layer_matmul_parameters;
   cost.layer_parameters += layers * conditioning;

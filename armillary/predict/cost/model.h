@@ -55,6 +55,12 @@ struct TokenBytes {
   std::vector<Moment> first_unit;  ///< Backward of the first unit.
 };
 
+/// Bytes of activations of a sequence whatever its tokens, on every rank that has some of them.
+struct SequenceBytes {
+  std::int64_t input = 0;  ///< In the input of a layer, which every recomputation keeps.
+  std::int64_t layer = 0;  ///< Kept by a layer beside it; divided over the ranks along tp.
+};
+
 /// Cost of a model, counted from its options alone.
 struct ModelCost {
   std::int64_t parameters = 0;
@@ -81,8 +87,11 @@ struct ModelCost {
   /// each sequence whatever its tokens.
   double token_flops = 0;
   double sequence_flops = 0;
+  /// Branches of a layer; ranks along tp gather the tokens of each, and scatter its sums.
+  std::int64_t tp_branches = 2;
   ModelAttention attention;
   TokenBytes bytes;
+  SequenceBytes sequence_bytes;
   std::int64_t logits = 0;  ///< Outputs of a token: the vocabulary.
   std::int64_t loss_chunk_tokens = std::numeric_limits<std::int64_t>::max();
 

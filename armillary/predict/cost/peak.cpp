@@ -34,7 +34,9 @@ class LargestMoment {
     double more = 0;
     if (again_) {
       const std::int64_t restored = bytes.layer - kept_by_layer(bytes, pass_.policy) + bytes.again;
+      const SequenceBytes& sequence = cost_.sequence_bytes;
       more = pass_.tokens * (divided(restored) + if_several(bytes.along_tp)) +
+             pass_.sequences * (static_cast<double>(sequence.input) + divided(sequence.layer)) +
              pass_.attention_layer - pass_.attention_kept;
     }
     const std::int64_t matrices = moment.weights + (again_ ? moment.waiting : 0);
@@ -66,7 +68,15 @@ class LargestMoment {
       return static_cast<double>(count) * layer + divided(bytes.last);
     };
     return pass_.tokens * of(layers) + pass_.waiting_tokens * of(cost_.attention.layers) +
-           attention(layers);
+           attention(layers) + sequences(layers);
+  }
+
+  /// Bytes that do not depend on the number of tokens, in so many layers and behind the last.
+  double sequences(std::int64_t layers) const {
+    const SequenceBytes& bytes = cost_.sequence_bytes;
+    const auto input = static_cast<double>(bytes.input);
+    return pass_.sequences *
+           (static_cast<double>(layers) * (input + (again_ ? 0 : divided(bytes.layer))) + input);
   }
 
   /// Bytes of attention in so many layers beyond TokenBytes, in proportion to the tokens.
@@ -85,7 +95,8 @@ class LargestMoment {
                          static_cast<double>(moment.whole + cost_.bytes.once);
     const std::int64_t alone = pass_.tp == 1 ? moment.logits_alone : 0;
     const double logits = divided(moment.logits + alone) + static_cast<double>(moment.chunk);
-    return pass_.tokens * token + chunk * logits;
+    const double sequence = pass_.sequences * static_cast<double>(cost_.sequence_bytes.input);
+    return pass_.tokens * token + sequence + chunk * logits;
   }
 
   double gathered(const WholeUnits& whole) const {

@@ -15,6 +15,7 @@ namespace armillary::cost {
 struct PassOnRank {
   Recompute policy = Recompute::None;
   double tokens = 0;          ///< In this pass; along tp all that the ranks share.
+  double sequences = 0;       ///< Those of these tokens.
   double waiting_tokens = 0;  ///< In other passes, whose activations wait for their backward.
   int tp = 1;
   /// Bytes of attention in this pass beyond TokenBytes: of a layer that keeps all that backward

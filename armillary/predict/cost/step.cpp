@@ -55,6 +55,11 @@ double rank_tokens_of(const Step& step, const MeshShape& mesh) {
   return static_cast<double>(step.seq) * static_cast<double>(step.batch) / (mesh.dp * mesh.cp);
 }
 
+/// Sequences of a pass of which a rank has tokens: at most one more than its even share.
+double rank_sequences_of(double in_pass, const MeshShape& mesh) {
+  return std::min(in_pass, std::ceil(in_pass / mesh.cp) + (mesh.cp > 1 ? 1 : 0));
+}
+
 /// Parameters that a rank holds without ZeRO: of experts those along ep, of all others along tp.
 double rank_parameters(const ModelCost& model, const Parallelism& parts) {
   return static_cast<double>(model.parameters - model.expert_parameters) / parts.mesh.tp +
@@ -193,7 +198,8 @@ std::vector<UnitTime> units_of(const PlacedStep& placed, const AttentionTime& at
        model.sequence_flops * placed.share.sequences / passes) /
       layers / mesh.tp / flops_per_s;
   const double memory_bound = rates.layer_passes / 3 * input_bytes * tokens / mesh.tp / memory;
-  const double tensor = 4 * groups.tp.ring_seconds(tokens * input_bytes);
+  const double tensor =
+      2 * static_cast<double>(model.tp_branches) * groups.tp.ring_seconds(tokens * input_bytes);
   const double again = placed.parallelism.recompute == Recompute::None ? 0 : 1;
   UnitTime layer{.forward = products + memory_bound + tensor + attention.forward,
                  .backward = (2 + again) * products + 2 * memory_bound + (1 + again) * tensor +
@@ -250,12 +256,12 @@ StepTime step_time(const Step& step, const Parallelism& parallelism, const sim::
   time.passes = (layers * rates.layer_passes * input_bytes / (trains ? 1 : 3) +
                  (trains ? 3 * kLogitBytes * static_cast<double>(step.model.logits) : 0)) *
                 tokens / mesh.tp / memory;
-  // Tensor parallelism: two all-gathers and two reduce-scatters in each pass of a layer.
-  const int collectives = !trains ? 4 : parallelism.recompute == Recompute::None ? 8 : 12;
-  time.tensor_parallel =
-      layers * collectives * passes * groups.tp.ring_seconds(tokens / passes * input_bytes);
-  // Experts: half as many exchanges of the rows of a rank's own tokens.
-  time.experts = layers * collectives / 2 * passes *
+  // Tensor parallelism: an all-gather and a reduce-scatter in each pass of a branch of a layer.
+  const int collectives = !trains ? 2 : parallelism.recompute == Recompute::None ? 4 : 6;
+  time.tensor_parallel = layers * static_cast<double>(step.model.tp_branches) * collectives *
+                         passes * groups.tp.ring_seconds(tokens / passes * input_bytes);
+  // Experts: as many exchanges as of one branch, of the rows of a rank's own tokens.
+  time.experts = layers * collectives * passes *
                  groups.ep.ring_seconds(tokens / passes / mesh.tp *
                                         static_cast<double>(step.model.expert_rows) * input_bytes);
   Overlapped walked;
@@ -327,6 +333,7 @@ StepMemory step_memory(const Step& step, const Parallelism& parallelism,
       with_experts_along_tp(model, parallelism),
       {.policy = parallelism.recompute,
        .tokens = tokens * share.in_pass,
+       .sequences = rank_sequences_of(share.in_pass, mesh),
        .waiting_tokens = tokens * (share.under_way - share.in_pass),
        .tp = mesh.tp,
        .attention_layer = attention.layer,

@@ -15,9 +15,10 @@
 
 namespace armillary::train {
 
-/// Writes pictures of bytes with a pattern, classes in turn, and 5 words of 7.
+/// Writes pictures of bytes with a pattern, classes in turn, and so many words of 7.
 inline void write_pictures(const std::string& path, const model::PictureShape& shape,
-                           std::int64_t count, std::int64_t n_classes) {
+                           std::int64_t count, std::int64_t n_classes,
+                           std::int64_t text_tokens = 5) {
   std::vector<std::int64_t> words;
   std::vector<std::uint8_t> pictures;
   std::vector<std::int64_t> classes;
@@ -26,18 +27,19 @@ inline void write_pictures(const std::string& path, const model::PictureShape& s
       pictures.push_back(static_cast<std::uint8_t>((i * 37 + k * k * 5 + k * (i + 3)) % 256));
     }
     classes.push_back(i % n_classes);
-    for (std::int64_t k = 0; k < 5; ++k) words.push_back((i * i + 3 * k) % 7);
+    for (std::int64_t k = 0; k < text_tokens; ++k) words.push_back((i * i + 3 * k) % 7);
   }
-  io::write_safetensors(io::real_file_system(), path,
-                        {{{.name = "pictures",
-                           .dtype = io::TensorDtype::U8,
-                           .shape = {count, shape.height, shape.width, shape.channels}},
-                          std::as_bytes(std::span(pictures))},
-                         {{.name = "classes", .dtype = io::TensorDtype::I64, .shape = {count}},
-                          std::as_bytes(std::span(classes))},
-                         {{.name = "text", .dtype = io::TensorDtype::I64, .shape = {count, 5}},
-                          std::as_bytes(std::span(words))}},
-                        {});
+  io::write_safetensors(
+      io::real_file_system(), path,
+      {{{.name = "pictures",
+         .dtype = io::TensorDtype::U8,
+         .shape = {count, shape.height, shape.width, shape.channels}},
+        std::as_bytes(std::span(pictures))},
+       {{.name = "classes", .dtype = io::TensorDtype::I64, .shape = {count}},
+        std::as_bytes(std::span(classes))},
+       {{.name = "text", .dtype = io::TensorDtype::I64, .shape = {count, text_tokens}},
+        std::as_bytes(std::span(words))}},
+      {});
 }
 
 /// 15 tokens a picture, of 3 classes, 4 heads.
@@ -68,6 +70,15 @@ inline Recipe small_text_dit_recipe() {
   return recipe;
 }
 
+/// 15 tokens again, with cross-attention over 5 words.
+inline Recipe small_cross_dit_recipe(const std::string& modulation = "single") {
+  Recipe recipe = small_text_dit_recipe();
+  recipe.model.words = "cross";
+  recipe.model.modulation = modulation;
+  recipe.training.seq_len = 15;
+  return recipe;
+}
+
 /// The options of the data of a recipe.
 inline PictureOptions picture_options(const Recipe& recipe) {
   const model::DitOptions dit = model::dit_options(recipe.model);
@@ -75,6 +86,7 @@ inline PictureOptions picture_options(const Recipe& recipe) {
           .n_classes = dit.n_classes,
           .text_tokens = dit.text_tokens,
           .vocab_size = dit.vocab_size,
+          .words = dit.words,
           .class_dropout = recipe.model.class_dropout,
           .seed = recipe.training.seed};
 }
