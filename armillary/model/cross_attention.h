@@ -40,7 +40,7 @@ struct CrossAttention {
   Weights weights;
   TokensOfRow tokens_of_row;  ///< Counts all L tokens.
 
-  /// What is added to x. Collective if `ops` is.
+  /// The sum of x and the result is the output of a layer's branch. Collective if `ops` is.
   at::Tensor run(const at::Tensor& x_BKE, const at::Tensor& words_BNE) const;
 };
 

@@ -1,3 +1,5 @@
+// dit_cost.cpp: the cost of a decoder with the same layers, less its norms and words, plus what a
+// DiT adds: modulations, cross-attention, embedders of patches, times, classes and words.
 #include "armillary/model/dit_cost.h"
 
 #include "armillary/core/checked.h"
@@ -48,16 +50,16 @@ void add_cross_attention(cost::ModelCost& cost, const DitOptions& options) {
   // Its input, queries, output and log-sum-exp; keys and values of the words.
   const std::int64_t lse =
       (options.layers.dtype() == at::kDouble ? 8 : 4) * options.layers.n_heads();
-  const std::int64_t kept = 3 * input + lse;
+  const std::int64_t of_token = 3 * input + lse;
   cost::TokenBytes& bytes = cost.bytes;
-  bytes.layer += kept;
+  bytes.layer += of_token;
   if (options.layers.keep_gathered_inputs()) bytes.along_tp += input;
   cost.sequence_bytes.layer = 2 * words * input;
   // It is behind the MLP and before attention: gradients of the residual, its output and queries.
   const std::int64_t inner = input / dim * options.layers.hidden_dim();
   cost::Moment& attention = bytes.backward.back();
   const cost::Moment cross{.token = 3 * input - inner - input, .waiting = attention.waiting};
-  attention.token -= kept;
+  attention.token -= of_token;
   bytes.backward.insert(bytes.backward.end() - 1, cross);
 }
 
@@ -95,9 +97,9 @@ cost::ModelCost dit_cost(const DitOptions& options) {
   const std::int64_t input = bytes.input;
   bytes.layer += 2 * input;
   for (cost::Moment& moment : bytes.backward) moment.token += input;
-  // Position, time, class, row and word, of 8 bytes each; or all words.
+  // Position, time, class, row and word, or all words, of 8 bytes each; values and noise in fp32.
   const std::int64_t words = options.has_cross_attention() ? options.text_tokens : 1;
-  bytes.once = 8 * (4 + words);
+  bytes.once = 8 * (4 + words) + 2 * 4 * values;
   bytes.logits = 0;
   bytes.loss = {{.token = 16 * values}};  // the difference and its square, in fp64
   bytes.last_unit = {{.token = 2 * input}};

@@ -56,7 +56,7 @@ void check_dit(const ModelOptions& model) {
   if (model.text_tokens == 0 && words_kind(model.words) == WordsKind::Cross) {
     fail<InvalidArgument>(
         "recipe: model.words cross with model.text_tokens 0, where there are no words; at least 1 "
-        "is required; nearest: words joint");
+        "is required; nearest: model.words = joint");
   }
   check_side("image_height", model.image_height, model.patch_size);
   check_side("image_width", model.image_width, model.patch_size);

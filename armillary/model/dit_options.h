@@ -24,7 +24,8 @@ struct DitOptions {
   bool has_cross_attention() const { return words == WordsKind::Cross && text_tokens > 0; }
   /// Words in front of the patches.
   std::int64_t words_in_front() const { return words == WordsKind::Joint ? text_tokens : 0; }
-  std::int64_t tokens() const { return words_in_front() + picture.tokens(); }  ///< Of a sequence.
+  /// Tokens of a sequence.
+  std::int64_t tokens() const { return words_in_front() + picture.tokens(); }
 };
 
 /// Options for a [model] section. hidden_dim 0 becomes 4 dim. Requires check_model of registry.h.

@@ -113,6 +113,25 @@ TEST(DitGrid, WithTextEveryMeshEqualsOneRank) {
   }
 }
 
+// Patches over cp and tp, each rank with all words of its pictures; two pictures in a pass.
+TEST(DitGrid, WithCrossAttentionEveryMeshEqualsOneRank) {
+  for (const std::string modulation : {"single", "zero"}) {
+    const Recipe recipe = dit_grid_recipe(2, small_cross_dit_recipe(modulation));
+    const DitReference reference(recipe);
+    const auto& gradients = reference.one.front().gradients;
+    for (const char* name : {"text_positions.weight", "layers.0.cross_attention.wk.weight",
+                             "layers.1.cross_attention.wo.bias"}) {
+      EXPECT_GT(gradients.at(name).norm().item<double>(), 0) << name;
+    }
+    for (const GridCell& cell :
+         {GridCell{{.cp = 8}, 1, "attention_output"},
+          GridCell{{.dp = 2, .cp = 2, .tp = 2}, 3, "full"}, GridCell{{.cp = 3}, 2, "none"},
+          GridCell{{.tp = 4}, 0, "none"}, GridCell{{.dp = 2, .tp = 2}, 2, "attention_output"}}) {
+      reference.expect_equal(on_dit_cell(recipe, cell), modulation + " " + mesh_text(cell.mesh));
+    }
+  }
+}
+
 TEST(DitGrid, LossesAreEqualUnderEveryStrategyOverAFullMask) {
   Recipe recipe = dit_grid_recipe(1);
   recipe.training.local_batch_size = 1;
@@ -136,7 +155,9 @@ TEST(DitGrid, DISABLED_EveryMeshOfEightRanks) {
   Recipe ddpm = dit_grid_recipe(5);
   ddpm.model.objective = "ddpm";
   for (const Recipe& recipe :
-       {dit_grid_recipe(5), ddpm, dit_grid_recipe(5, small_text_dit_recipe())}) {
+       {dit_grid_recipe(5), ddpm, dit_grid_recipe(5, small_text_dit_recipe()),
+        dit_grid_recipe(5, small_cross_dit_recipe()),
+        dit_grid_recipe(5, small_cross_dit_recipe("zero"))}) {
     const DitReference reference(recipe);
     for (const MeshShape& mesh : meshes_of(8)) {
       if (mesh.tp > recipe.model.n_heads) continue;

@@ -12,6 +12,8 @@
 #include "armillary/train/packed_text.h"
 #include "armillary/train/recipe_parts.h"
 #include "armillary/train/testing/mesh_degrees.h"
+#include "armillary/train/testing/picture_file.h"
+#include "armillary/train/testing/scratch_folder.h"
 #include "armillary/train/trainer.h"
 
 namespace armillary::train {
@@ -46,13 +48,13 @@ const PackedText& long_text() {
 }
 
 /// Peak of the tensors of the rank that has most, in a run.
-double peak_of_a_run(const Recipe& recipe, const PackedText& data = long_text()) {
+double peak_of_a_run(const Recipe& recipe, const Data& data = long_text()) {
   return static_cast<double>(model::CountingAllocator::instance().peak_bytes_of_a_thread(
       [&] { train(recipe, data, {}); }));
 }
 
 void expect_peak_of_a_run(const Recipe& recipe, const std::string& where,
-                          const PackedText& data = long_text(), double room = kRoom) {
+                          const Data& data = long_text(), double room = kRoom) {
   const double expected = estimate(recipe, data).memory.total();
   const double measured = peak_of_a_run(recipe, data);
   fmt::print("{:<40} estimate {:.1f} MiB, run {:.1f} MiB, ratio {:.3f}\n", where,
@@ -111,6 +113,35 @@ TEST(Estimate, MemoryIsThatOfARunOnEveryMesh) {
                          fmt::format("dp {} cp {} tp {} zero {}, {} words{}", of.dp, of.cp, of.tp,
                                      of.zero, words, tied ? ", tied, bf16" : ""),
                          long_text(), room);
+  }
+}
+
+/// Pictures of 1,024 patches with 40 words, which layers read by cross-attention or in front.
+TEST(Estimate, MemoryOfPicturesIsThatOfARun) {
+  const ScratchFolder folder;
+  const std::string path = folder.path("pictures.safetensors");
+  constexpr double kRoomOfPictures = 0.05;
+  std::size_t turn = 0;
+  for (const std::string modulation : {"zero", "single"}) {
+    for (const std::string words : {"joint", "cross"}) {
+      for (const std::string& mode : cost::recompute_names()) {
+        Recipe recipe = long_recipe("dit", turn++ % 2 == 0 ? "float32" : "bfloat16");
+        recipe.model.image_height = recipe.model.image_width = 64;
+        recipe.model.channels = 4;
+        recipe.model.n_classes = 3;
+        recipe.model.text_tokens = 40;
+        recipe.model.vocab_size = 7;
+        recipe.model.modulation = modulation;
+        recipe.model.words = words;
+        recipe.parallelism.mask = "full";
+        recipe.activation_checkpoint.mode = mode;
+        recipe.training.seq_len = words == "joint" ? 1064 : 1024;
+        const PictureOptions options = picture_options(recipe);
+        write_pictures(path, options.shape, 3, options.n_classes, options.text_tokens);
+        expect_peak_of_a_run(recipe, fmt::format("dit {} {} {}", modulation, words, mode),
+                             PictureData(path, options), kRoomOfPictures);
+      }
+    }
   }
 }
 

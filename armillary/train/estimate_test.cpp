@@ -168,6 +168,16 @@ TEST(Estimate, PicturesTravelInLayersAlone) {
   EXPECT_EQ(estimate(recipe, WholeSequences(15)).tensor_sent_bytes, 2 * 10 * kHalfOfTokens);
 }
 
+// Cross-attention is a third branch of a layer.
+TEST(Estimate, BranchesOfALayerTravelAlongTp) {
+  Recipe recipe = small_cross_dit_recipe();
+  recipe.parallelism.tensor_parallel_degree = 2;
+  constexpr std::int64_t kHalfOfTokens = std::int64_t{15} * 24 * 4 / 2;
+  EXPECT_EQ(estimate(recipe, WholeSequences(15)).tensor_sent_bytes, 2 * 15 * kHalfOfTokens);
+  recipe.parallelism.tensor_parallel_keep_inputs = true;
+  EXPECT_EQ(estimate(recipe, WholeSequences(15)).tensor_sent_bytes, 2 * 12 * kHalfOfTokens);
+}
+
 // Modulations are products of each sequence, whatever its tokens.
 TEST(Estimate, CountsTheModulationsOfEveryPicture) {
   Recipe recipe = small_dit_recipe();

@@ -35,7 +35,9 @@ struct PublishedShape {
   std::int64_t tokens;  ///< In a sequence; a batch has one.
   int zero;
   const char* recomputation;
-  bool is_dit = false;  ///< With adaLN-zero, under a full mask.
+  bool is_dit = false;     ///< Under a full mask.
+  bool is_single = false;  ///< One modulation for all layers.
+  int cross_words = 0;     ///< Those of cross-attention.
 };
 
 const std::map<std::string, PublishedShape>& published() {
@@ -49,6 +51,14 @@ const std::map<std::string, PublishedShape>& published() {
         2, "attention_output"}},
       {"dit_1b",
        {"layers=24,hidden=1536,heads=24,ffn=6144,vocab=1,gated=false", 1e9, 0.05e9, 8, 524288, 2,
+        "attention_output", /*is_dit=*/true}},
+      // PixArt-alpha, whose modulation is not in the layers.
+      {"pixart_alpha",
+       {"layers=28,hidden=1152,heads=16,ffn=4608,vocab=1,gated=false", 0.6e9, 0.05e9, 8, 4096, 2,
+        "none", /*is_dit=*/true, /*is_single=*/true, /*cross_words=*/120}},
+      // Widths and number of layers of Flux.1, by the count of ours: 12 billion are in two streams.
+      {"flux_joint",
+       {"layers=57,hidden=3072,heads=24,ffn=12288,vocab=1,gated=false", 9.8e9, 0.05e9, 8, 4608, 3,
         "attention_output", /*is_dit=*/true}},
       // USP, section 5.
       {"llama2_7b", {"llama2-7b", 7e9, 0.5e9, 8, 65536, 1, "none"}},
@@ -93,13 +103,15 @@ TEST(PaperRecipes, EveryFileIsTheShapeOfItsPaper) {
     EXPECT_EQ(recipe.activation_checkpoint.mode, paper.recomputation) << name;
 
     const cost::ModelCost cost = model_cost(recipe);
-    const cost::ModelCost shape =
-        cost::parse_model(paper.shape, paper.is_dit ? cost::StepKind::Dit : cost::StepKind::Train);
+    const cost::ModelCost shape = cost::parse_model(
+        paper.shape, paper.is_dit ? cost::StepKind::Dit : cost::StepKind::Train, paper.cross_words);
     EXPECT_NEAR(static_cast<double>(cost.parameters), paper.parameters, paper.rounding) << name;
     // The shape has no weights of norms and no biases.
-    const auto layers = static_cast<double>(shape.layer_parameters);
+    const std::int64_t shared =
+        paper.is_single ? 6 * recipe.model.n_layers * recipe.model.dim * recipe.model.dim : 0;
+    const auto layers = static_cast<double>(shape.layer_parameters - shared);
     EXPECT_NEAR(static_cast<double>(cost.layer_parameters), layers,
-                (paper.is_dit ? 1e-3 : 2e-4) * layers)
+                (paper.is_dit ? 1.1e-3 : 2e-4) * layers)
         << name;
     EXPECT_EQ(cost.attention.layers, shape.attention.layers) << name;
     EXPECT_EQ(cost.attention.heads, shape.attention.heads) << name;
@@ -115,6 +127,22 @@ TEST(PaperRecipes, Dit1bHasThePublishedParameters) {
   const cost::ModelCost cost = model_cost(paper_recipe("dit_1b"));
   EXPECT_EQ(cost.layer_parameters, 24 * (18 * 1536 * 1536 + (5 + 4 + 6) * 1536));
   EXPECT_NEAR(static_cast<double>(cost.layer_parameters), 1.02e9, 0.005e9);
+}
+
+// Matrices of a layer: 4 of attention, 8 of the MLP, 4 of cross-attention; biases, and a table
+// of 6.
+TEST(PaperRecipes, PixArtAlphaHasTheParametersOfItsLayers) {
+  const cost::ModelCost cost = model_cost(paper_recipe("pixart_alpha"));
+  EXPECT_EQ(cost.layer_parameters, 28 * (16 * 1152 * 1152 + (4 + 5 + 4 + 6) * 1152));
+  EXPECT_EQ(cost.parameters, 641942800);
+  EXPECT_EQ(cost.sequence_flops, 28.0 * 4 * 1152 * 1152 * 120);
+}
+
+// 512 words and 4,096 patches share the weights of 57 layers.
+TEST(PaperRecipes, FluxJointHasTheParametersOfItsLayers) {
+  const cost::ModelCost cost = model_cost(paper_recipe("flux_joint"));
+  EXPECT_EQ(cost.layer_parameters, std::int64_t{57} * (18 * 3072 * 3072 + (5 + 4 + 6) * 3072));
+  EXPECT_EQ(cost.parameters, 9814963264);
 }
 
 // At full size, without text. Parameters, gradients and state of a rank are at least its share.
@@ -161,7 +189,7 @@ std::vector<StepMetrics> run_paper(const Recipe& recipe) {
   const ScratchFolder folder;
   const std::string path = folder.path("pictures.safetensors");
   const PictureOptions options = picture_options(recipe);
-  write_pictures(path, options.shape, 5, options.n_classes);
+  write_pictures(path, options.shape, 5, options.n_classes, options.text_tokens);
   std::vector<StepMetrics> steps;
   train(recipe, PictureData(path, options),
         {.on_step = [&](const StepMetrics& metrics) { steps.push_back(metrics); }});

@@ -111,6 +111,29 @@ TEST_F(PictureDataTest, WordsStandInFrontOfThePatches) {
   }
 }
 
+TEST_F(PictureDataTest, WordsOfCrossAttentionAreThoseOfEveryToken) {
+  PictureOptions cross = picture_options(small_cross_dit_recipe());
+  PictureOptions joint = picture_options(small_text_dit_recipe());
+  for (const double dropout : {0.0, 0.999999}) {
+    cross.class_dropout = joint.class_dropout = dropout;
+    const PictureData pictures(path_, cross);
+    const Sequence sequence = pictures.at(3);
+    EXPECT_EQ(sequence.documents, std::vector<std::int64_t>{15});
+    EXPECT_FALSE(sequence.fields.contains(model::kText));
+    const at::Tensor words_LT = sequence.fields.at(model::kWords);
+    ASSERT_EQ(words_LT.sizes(), (std::vector<std::int64_t>{15, 5}));
+    const Sequence in_front = PictureData(path_, joint).at(3);
+    for (const std::int64_t token : {0, 14}) {
+      EXPECT_TRUE(at::equal(words_LT[token], in_front.fields.at(model::kText).narrow(0, 0, 5)));
+    }
+    EXPECT_EQ(words_LT.eq(7).all().item<bool>(), dropout > 0);
+    EXPECT_TRUE(at::equal(sequence.fields.at(model::kPatches),
+                          in_front.fields.at(model::kPatches).narrow(0, 5, 15)));
+    const model::Fields rows = pictures.parts(3)->rows(std::vector<std::int64_t>{2, 9});
+    EXPECT_TRUE(at::equal(rows.at(model::kWords), words_LT.narrow(0, 0, 2)));
+  }
+}
+
 TEST_F(PictureDataTest, ClassesAreDroppedAsOftenAsAsked) {
   const PictureData pictures = data();
   int dropped = 0;

@@ -10,6 +10,7 @@
 #include "armillary/core/error.h"
 #include "armillary/train/packed_text.h"
 #include "armillary/train/recipe.h"
+#include "armillary/train/testing/picture_file.h"
 
 namespace armillary::train {
 namespace {
@@ -111,6 +112,35 @@ TEST(Recipe, AWindowIsThatOfTheMask) {
 }
 
 // Saved by nobody: a reader would believe in checkpoints that are not there.
+// Words and modulations of a dit.
+TEST(Recipe, WordsThatAreNotThereAreRefused) {
+  Recipe recipe = small_dit_recipe();
+  recipe.model.words = "cross";
+  const auto refused = [&](const std::string& text) {
+    EXPECT_THAT([&] { validate(recipe); }, ThrowsMessage<InvalidArgument>(HasSubstr(text)));
+  };
+  refused(
+      "recipe: model.words cross with model.text_tokens 0, where there are no words; at least "
+      "1 is required; nearest: model.words = joint");
+  recipe = small_cross_dit_recipe();
+  validate(recipe);
+  recipe.training.seq_len = 20;
+  refused("in patches of 2 and 0 words; 15, all of them, is required");
+  recipe = small_cross_dit_recipe();
+  recipe.parallelism.tensor_parallel_degree = 8;
+  refused("over tp 8; ");
+  recipe = small_dit_recipe();
+  EXPECT_THAT([&] { apply_setting(recipe, "model.words=cros"); },
+              ThrowsMessage<InvalidArgument>(
+                  AllOf(HasSubstr("joint or cross is required"), HasSubstr("nearest: cross"))));
+  EXPECT_THAT([&] { apply_setting(recipe, "model.modulation=singl"); },
+              ThrowsMessage<InvalidArgument>(
+                  AllOf(HasSubstr("zero or single is required"), HasSubstr("nearest: single"))));
+  Recipe gpt;
+  EXPECT_THAT([&] { apply_setting(gpt, "model.modulation=single"); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("nearest: model.name = \"dit\"")));
+}
+
 TEST(Recipe, KeysOfCheckpointsThatAreNotSavedAreRefused) {
   expect_invalid(
       "checkpoint.interval=100",

@@ -98,17 +98,21 @@ TEST(Sample, APictureIsTheSameOnEveryMesh) {
 }
 
 TEST(Sample, WithTextAPictureIsTheSameOnEveryMeshToo) {
-  const Recipe recipe = in_fp64(small_text_dit_recipe());
-  SampleOptions options = few_pictures();
-  options.words = {1, 6, 0, 3, 3};
-  const at::Tensor one = sampled_on(recipe, options);
-  SampleOptions other = options;
-  other.words[1] = 2;
-  EXPECT_GT(farthest(sampled_on(recipe, other), one), 1e-4);
-  const MeshDegrees degrees{.shards = 2, .cp = 3, .tp = 2};
-  for (const GuidanceBy way : {GuidanceBy::Passes, GuidanceBy::Ranks}) {
-    options.guidance_by = way;
-    EXPECT_LT(farthest(sampled_on(on(recipe, degrees), options), one), 1e-12) << to_string(way);
+  for (const Recipe& sizes :
+       {small_text_dit_recipe(), small_cross_dit_recipe(), small_cross_dit_recipe("zero")}) {
+    SCOPED_TRACE(sizes.model.words + " " + sizes.model.modulation);
+    const Recipe recipe = in_fp64(sizes);
+    SampleOptions options = few_pictures();
+    options.words = {1, 6, 0, 3, 3};
+    const at::Tensor one = sampled_on(recipe, options);
+    SampleOptions other = options;
+    other.words[1] = 2;
+    EXPECT_GT(farthest(sampled_on(recipe, other), one), 1e-4);
+    const MeshDegrees degrees{.shards = 2, .cp = 3, .tp = 2};
+    for (const GuidanceBy way : {GuidanceBy::Passes, GuidanceBy::Ranks}) {
+      options.guidance_by = way;
+      EXPECT_LT(farthest(sampled_on(on(recipe, degrees), options), one), 1e-12) << to_string(way);
+    }
   }
 }
 

@@ -132,6 +132,8 @@ TEST_F(SampleVerb, BadInputIsRefused) {
                          "parallelism.data_parallel_shard_degree = 2"));
   const std::string gpt = folder_.write("gpt.toml", "[training]\nsteps = 1\n");
   expect_error({"sample", gpt, file}, HasSubstr("model.name gpt; dit"));
+  expect_error({"sample", recipe_, file, "--set", "model.words=cross"},
+               HasSubstr("model.text_tokens 0, where there are no words"));
   expect_error(
       {"sample", recipe_, file, "--set", "training.seq_len=5"},
       HasSubstr("training.seq_len 5 with pictures of 4 x 4 in patches of 2 and 0 words; 4"));
