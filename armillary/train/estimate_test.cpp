@@ -178,6 +178,19 @@ TEST(Estimate, BranchesOfALayerTravelAlongTp) {
   EXPECT_EQ(estimate(recipe, WholeSequences(15)).tensor_sent_bytes, 2 * 12 * kHalfOfTokens);
 }
 
+// A word more is in the inputs of 2 layers and of the head, whatever tokens a rank has.
+TEST(Estimate, WordsOfCrossAttentionAreOnEveryRank) {
+  for (const std::int64_t cp : {1, 3}) {
+    Recipe recipe = small_cross_dit_recipe();
+    recipe.activation_checkpoint.mode = "full";
+    recipe.parallelism.context_parallel_degree = cp;
+    const double five = estimate(recipe, WholeSequences(15)).memory.activations;
+    recipe.model.text_tokens = 6;
+    const double six = estimate(recipe, WholeSequences(15)).memory.activations;
+    EXPECT_EQ(six - five, (2 + 1) * 24 * 4) << cp;
+  }
+}
+
 // Modulations are products of each sequence, whatever its tokens.
 TEST(Estimate, CountsTheModulationsOfEveryPicture) {
   Recipe recipe = small_dit_recipe();

@@ -70,6 +70,21 @@ TEST(StepPeak, AttentionMayKeepMoreThanTheModelCounts) {
   EXPECT_EQ(step_peak(cost, pass).transient, 16 * ((30 + 100 - 22 + 10) / 2 + 1) + 7 - 2);
 }
 
+// Rows of a sequence that are no tokens: 6 bytes in each input, and 4 more in a layer, of two.
+TEST(StepPeak, SequencesHoldMoreThanTheirTokens) {
+  ModelCost cost = small();
+  cost.bytes.backward = {{.token = 30}};
+  cost.sequence_bytes = {.input = 6, .layer = 4};
+  const StepPeak none = step_peak(cost, {.tokens = 16, .sequences = 2});
+  EXPECT_EQ(none.activations, 16 * 310 + 2 * (3 * (6 + 4) + 6));
+  EXPECT_EQ(none.transient, 16 * (30 + 1) + 2 * 6);
+  const StepPeak half = step_peak(cost, {.tokens = 16, .sequences = 2, .tp = 2});
+  EXPECT_EQ(half.activations, 16 * 310 / 2 + 2 * (3 * (6 + 4 / 2) + 6));
+  const StepPeak full = step_peak(cost, {.policy = Recompute::Full, .tokens = 16, .sequences = 2});
+  EXPECT_EQ(full.activations, 16 * (3 + 1) * 10 + 2 * (3 + 1) * 6);
+  EXPECT_EQ(full.transient, 16 * (30 + 1 + 90 + 10) + 2 * 6 + 2 * (6 + 4));
+}
+
 TEST(StepPeak, WhatRanksAlongTpGatherIsWholeOnEach) {
   ModelCost cost = small();
   cost.bytes.along_tp = 7;

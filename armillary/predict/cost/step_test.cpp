@@ -147,6 +147,13 @@ TEST(StepTime, ADenoisingStepHasItsConditioning) {
   const double text = step_time(step, parts, cluster, {0.01}).products - plain;
   EXPECT_NEAR(text, 28 * (4 * h * h * tokens + 4 * h * h * 120 + 4 * h * tokens * 120) / rate,
               1e-12);
+  // Ranks along tp gather and scatter the tokens of a third branch.
+  const auto messages = [&](int words) {
+    step.model = dit_cost_of(dit, words);
+    return step_time(step, {.mesh = {.cp = 4, .tp = 2}}, cluster, {0.01}).tensor_parallel;
+  };
+  EXPECT_GT(messages(0), 0);
+  EXPECT_DOUBLE_EQ(messages(120), 1.5 * messages(0));
   // DiT-XL/2 has 675 million parameters, of which 18 of each h x h are in layers.
   step.model = dit_cost_of(dit, 0);
   EXPECT_DOUBLE_EQ(step_memory(step, parts).parameters, 2 * 28 * 18 * h * h);
