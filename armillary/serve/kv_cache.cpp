@@ -55,7 +55,8 @@ SessionId KvCache::open() {
 
 SessionId KvCache::fork(SessionId session) {
   const CachedSession& parent = at_id(session);
-  CachedSession child{.layout = parent.layout, .by_rank = {}, .tokens = parent.tokens};
+  CachedSession child{
+      .layout = parent.layout, .by_rank = {}, .tokens = parent.tokens, .first = parent.first};
   for (std::size_t rank = 0; rank < pools_.size(); ++rank) {
     child.by_rank.push_back(pools_[rank].fork(parent.by_rank[rank], parent.tokens[rank]));
   }
@@ -80,11 +81,23 @@ const CacheLayout& KvCache::layout(SessionId session) const {
   return at_id(session).layout;
 }
 
+plan::Runs KvCache::runs(SessionId session, int rank) const {
+  const CacheLayout& layout = at_id(session).layout;
+  const auto place = place_of(layout, rank);
+  return place ? token_runs(layout)[static_cast<std::size_t>(place->token_rank)] : plan::Runs();
+}
+
 std::vector<std::int64_t> KvCache::counts_of(const CacheLayout& layout) const {
+  return counts_before(layout, layout.tokens());
+}
+
+std::vector<std::int64_t> KvCache::counts_before(const CacheLayout& layout,
+                                                 std::int64_t position) const {
   std::vector<std::int64_t> counts(pools_.size());
   const std::vector<plan::Runs> runs = token_runs(layout);
   for (std::size_t token_rank = 0; token_rank < runs.size(); ++token_rank) {
-    counts.at(static_cast<std::size_t>(layout.first) + token_rank) = plan::tokens(runs[token_rank]);
+    counts.at(static_cast<std::size_t>(layout.first) + token_rank) =
+        plan::tokens(plan::clip(runs[token_rank], {0, position}));
   }
   return counts;
 }
@@ -150,6 +163,16 @@ void KvCache::end_append(SessionId session) {
   for (std::size_t rank = 0; rank < pools_.size(); ++rank) {
     entry.tokens[rank] = entry.by_rank[rank].tokens;
   }
+  leave_pages(entry);
+}
+
+void KvCache::leave_pages(CachedSession& entry) {
+  if (options_.window == 0) return;
+  entry.first = std::max(entry.first, entry.layout.tokens() - options_.window + 1);
+  const std::vector<std::int64_t> behind = counts_before(entry.layout, entry.first);
+  for (std::size_t rank = 0; rank < pools_.size(); ++rank) {
+    pools_[rank].leave_front(entry.by_rank[rank], behind[rank]);
+  }
 }
 
 void KvCache::drop_append(SessionId session) {
@@ -161,9 +184,9 @@ void KvCache::drop_append(SessionId session) {
   }
 }
 
-std::vector<plan::Interval> KvCache::rows(SessionId session, std::int64_t tokens) const {
+std::vector<plan::Interval> KvCache::rows(SessionId session, plan::Interval places) const {
   const auto rank = static_cast<std::size_t>(rank_);
-  return pools_[rank].rows(at_id(session).by_rank[rank], tokens);
+  return pools_[rank].rows(at_id(session).by_rank[rank], places);
 }
 
 void KvCache::write(int layer, const std::vector<plan::Interval>& rows, const at::Tensor& k_LGD,
@@ -192,9 +215,14 @@ at::Tensor KvCache::v(int layer, plan::Interval rows) const {
   return view_of_rows(layers_.at(static_cast<std::size_t>(layer)).v_RGE, rows);
 }
 
-std::vector<PagedTokens> KvCache::take_for(const CacheLayout& layout) {
-  const std::vector<std::int64_t> counts = counts_of(layout);
-  std::vector<PagedTokens> by_rank(pools_.size());
+std::vector<PagedTokens> KvCache::take_for(const CacheLayout& layout, std::int64_t first) {
+  std::vector<std::int64_t> counts = counts_of(layout);
+  const std::vector<std::int64_t> behind = counts_before(layout, first);
+  std::vector<PagedTokens> by_rank;
+  for (std::size_t rank = 0; rank < pools_.size(); ++rank) {
+    by_rank.push_back(pools_[rank].without_front(behind[rank]));
+    counts[rank] -= by_rank[rank].tokens;
+  }
   require_room(by_rank, counts);
   for (std::size_t rank = 0; rank < pools_.size(); ++rank) {
     pools_[rank].append(by_rank[rank], counts[rank]);
@@ -202,9 +230,12 @@ std::vector<PagedTokens> KvCache::take_for(const CacheLayout& layout) {
   return by_rank;
 }
 
-std::vector<plan::Interval> KvCache::rows_of(const std::vector<PagedTokens>& by_rank) const {
+std::vector<plan::Interval> KvCache::rows_from(const std::vector<PagedTokens>& by_rank,
+                                               const CacheLayout& layout,
+                                               std::int64_t first) const {
   const auto rank = static_cast<std::size_t>(rank_);
-  return pools_[rank].rows(by_rank[rank], by_rank[rank].tokens);
+  return pools_[rank].rows(by_rank[rank],
+                           {counts_before(layout, first)[rank], by_rank[rank].tokens});
 }
 
 void KvCache::give_back(std::vector<PagedTokens>& by_rank) {
@@ -244,6 +275,19 @@ void add_extent(CacheLayout& layout, const CacheExtent& extent) {
     }
   }
   layout.extents.push_back(extent);
+}
+
+CacheLayout without_front(const CacheLayout& layout, std::int64_t first) {
+  CacheLayout rest = layout;
+  rest.extents.clear();
+  for (CacheExtent extent : layout.extents) {
+    const std::int64_t cut = std::min(first, extent.tokens);
+    first -= cut;
+    extent.tokens -= cut;
+    extent.skipped += cut;
+    if (extent.tokens > 0) rest.extents.push_back(extent);
+  }
+  return rest;
 }
 
 CacheExtent extent_by_page(std::int64_t position, std::int64_t tokens, std::int64_t page) {

@@ -31,6 +31,9 @@ using SessionId = std::int64_t;
 struct KvCacheOptions {
   std::int64_t page = 16;  ///< Tokens of a page.
   std::int64_t pages = 1;  ///< Pages of one rank.
+  /// Tokens that a token may see, itself included; 0: all. Behind each append a session leaves the
+  /// pages that are wholly out of sight of the next token.
+  std::int64_t window = 0;
 };
 
 /// The cache of one rank. Memory of a layer is allocated when the layer is first written to.
@@ -57,6 +60,10 @@ class KvCache {
   /// Tokens on one rank.
   std::int64_t tokens(SessionId session, int rank) const;
   const plan::relayout::CacheLayout& layout(SessionId session) const;
+  /// Positions of the tokens on one rank, ascending.
+  plan::Runs runs(SessionId session, int rank) const;
+  /// The first position that is in sight of the next token.
+  std::int64_t first(SessionId session) const { return at_id(session).first; }
 
   /// Takes rows for new tokens, which are dealt over the ranks of the layout. A page that is shared
   /// is copied before. Until the append ends, functions above do not count them.
@@ -67,8 +74,9 @@ class KvCache {
   void end_append(SessionId session);
   void drop_append(SessionId session);
 
-  /// Rows of the first tokens of this rank, new ones included.
-  std::vector<plan::Interval> rows(SessionId session, std::int64_t tokens) const;
+  /// Rows of some tokens of this rank, by their places among all that it has, new ones included.
+  /// Requires tokens from first() on.
+  std::vector<plan::Interval> rows(SessionId session, plan::Interval places) const;
 
   /// Writes K and V of some rows of a layer, in their order. Layers are written to from 0 on, on
   /// all ranks, also if there are no rows.
@@ -79,15 +87,16 @@ class KvCache {
   at::Tensor v(int layer, plan::Interval rows) const;
   int layers() const { return static_cast<int>(layers_.size()); }
 
-  /// Brings the tokens of a session to another layout: takes rows for it, calls `move` with those
-  /// of this rank before and after, then gives the old pages back. @throws as begin_append(), and
-  /// what `move` throws; the session then is as before.
+  /// Brings the tokens of a session from first() on to another layout: takes rows for it, calls
+  /// `move` with those of this rank before and after, then gives the old pages back. @throws as
+  /// begin_append(), and what `move` throws; the session then is as before.
   template <class Move>
   void change_layout(SessionId session, const plan::relayout::CacheLayout& layout,
                      const Move& move) {
-    std::vector<PagedTokens> after = take_for(layout);
+    std::vector<PagedTokens> after = take_for(layout, first(session));
     try {
-      move(rows(session, tokens(session, rank_)), rows_of(after));
+      move(rows_from(at_id(session).by_rank, this->layout(session), first(session)),
+           rows_from(after, layout, first(session)));
     } catch (...) {
       give_back(after);
       throw;
@@ -107,6 +116,7 @@ class KvCache {
     std::vector<PagedTokens> by_rank;                        ///< New tokens included.
     std::vector<std::int64_t> tokens;                        ///< By rank, without them.
     std::optional<plan::relayout::CacheExtent> extent = {};  ///< That is being appended.
+    std::int64_t first = 0;                                  ///< As first() says.
   };
   struct LayerMemory {
     at::Tensor k_RGD;  ///< R rows of all pages.
@@ -117,13 +127,21 @@ class KvCache {
   CachedSession& at_id(SessionId session);
   /// Tokens by rank of an extent under a layout.
   std::vector<std::int64_t> counts_of(const plan::relayout::CacheLayout& layout) const;
+  /// Those of them in front of a position.
+  std::vector<std::int64_t> counts_before(const plan::relayout::CacheLayout& layout,
+                                          std::int64_t position) const;
   void require_room(const std::vector<PagedTokens>& by_rank,
                     const std::vector<std::int64_t>& counts) const;
   void copy_rows(const PageCopy& copy);
 
-  // Steps of change_layout().
-  std::vector<PagedTokens> take_for(const plan::relayout::CacheLayout& layout);
-  std::vector<plan::Interval> rows_of(const std::vector<PagedTokens>& by_rank) const;
+  /// Leaves pages that are out of sight.
+  void leave_pages(CachedSession& entry);
+
+  // Steps of change_layout(), of tokens from a position on.
+  std::vector<PagedTokens> take_for(const plan::relayout::CacheLayout& layout, std::int64_t first);
+  std::vector<plan::Interval> rows_from(const std::vector<PagedTokens>& by_rank,
+                                        const plan::relayout::CacheLayout& layout,
+                                        std::int64_t first) const;
   void give_back(std::vector<PagedTokens>& by_rank);
   void set_layout(SessionId session, const plan::relayout::CacheLayout& layout,
                   std::vector<PagedTokens> by_rank);
@@ -139,6 +157,10 @@ class KvCache {
 /// Adds an extent behind the others. One that only goes on with the stripes of the last becomes a
 /// part of it, so a session that decodes has one extent for all new tokens.
 void add_extent(plan::relayout::CacheLayout& layout, const plan::relayout::CacheExtent& extent);
+
+/// The layout without positions in front of `first`: those behind are where they were.
+plan::relayout::CacheLayout without_front(const plan::relayout::CacheLayout& layout,
+                                          std::int64_t first);
 
 /// The extent of tokens from a position on, dealt by page in turn: page p of all positions is on
 /// token rank p modulo their number.

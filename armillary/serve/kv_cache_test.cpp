@@ -40,7 +40,7 @@ void append(KvCache& cache, SessionId session, const CacheExtent& extent, double
 /// The values of a session's tokens on this rank.
 std::vector<double> values_in(const KvCache& cache, SessionId session) {
   std::vector<double> values;
-  for (const Interval& range : cache.rows(session, cache.tokens(session, 0))) {
+  for (const Interval& range : cache.rows(session, {0, cache.tokens(session, 0)})) {
     const at::Tensor k = cache.k(0, range);
     EXPECT_EQ(cache.v(0, range).size(0), k.size(0));
     for (std::int64_t i = 0; i < k.size(0); ++i) values.push_back(k[i][0][1].item().toDouble());

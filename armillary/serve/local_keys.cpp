@@ -1,5 +1,6 @@
 // local_keys.cpp: positions of keys are their places on this rank: cached ones are seen by all new
-// queries, new ones by those that do not stand before them.
+// queries, or by those whose window reaches them, new ones by queries that do not stand before
+// them.
 #include "armillary/serve/local_keys.h"
 
 #include <ATen/TensorOperators.h>
@@ -7,6 +8,7 @@
 #include <ATen/ops/tensor.h>
 
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "armillary/runtime/rank.h"
@@ -49,37 +51,45 @@ LocalKeys::LocalKeys(const PassContext& context, std::span<const PassPart> parts
 }
 
 LocalKeys::KeyPart LocalKeys::begin(const PassPart& part, PassAppends& appends) {
-  KvCache& cache = context_.cache;
+  const KvCache& cache = context_.cache;
   const auto tokens = static_cast<std::int64_t>(part.tokens.size());
-  const std::int64_t cached = cache.tokens(part.session, context_.comm.rank());
   plan::relayout::CacheLayout layout = cache.layout(part.session);
   layout.extents = {extent_by_page(cache.tokens(part.session), tokens, cache.page())};
   appends.begin(part.session, layout.extents.front());
   KeyPart result{.session = part.session, .tokens = {tokens_, tokens_ + tokens}};
-  std::int64_t here = 0;
   if (const auto place = place_of(layout, context_.comm.rank())) {
     for (const plan::Interval& range :
          stripes(token_runs(layout)[static_cast<std::size_t>(place->token_rank)])) {
-      here += range.end - range.begin;
       result.mine.push_back({tokens_ + range.begin, tokens_ + range.end});
     }
   }
-  result.key_rows = cache.rows(part.session, cached + here);
-  result.mask = mask_of(result, cached);
+  for (const std::int64_t window : context_.windows.distinct()) {
+    result.seen.push_back(seen_keys(result, window));
+  }
   return result;
 }
 
-plan::Mask LocalKeys::mask_of(const KeyPart& part, std::int64_t cached) {
+LocalKeys::SeenKeys LocalKeys::seen_keys(const KeyPart& part, std::int64_t window) const {
+  const KvCache& cache = context_.cache;
+  const ReachedKeys cached = reached_keys(cache, part.session, context_.comm.rank(), window);
   const std::int64_t queries = part.tokens.end - part.tokens.begin;
-  std::vector<plan::Band> bands{{.q = {0, queries}, .k = {0, cached}}};
-  std::int64_t key = cached;
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(queries));
+  std::iota(positions.begin(), positions.end(), cache.tokens(part.session));
+  std::vector<plan::Band> bands;
+  add_cached_bands(bands, positions, 0, cached, 0, window);
+  const std::int64_t reached = cached.places.end - cached.places.begin;
+  std::int64_t key = reached;
   for (const plan::Interval& range : part.mine) {
     const std::int64_t query = range.begin - part.tokens.begin;
     const std::int64_t count = range.end - range.begin;
-    bands.push_back({.q = {query, queries}, .k = {key, key + count}, .hi = key - query});
+    plan::Band band{.q = {query, queries}, .k = {key, key + count}, .hi = key - query};
+    if (window > 0) band.lo = band.hi - window + 1;
+    bands.push_back(band);
     key += count;
   }
-  return {queries, key, std::move(bands)};
+  return {
+      .rows = cache.rows(part.session, {cached.places.begin, cached.places.end + key - reached}),
+      .mask = plan::Mask(queries, key, std::move(bands))};
 }
 
 void LocalKeys::write(int layer, const at::Tensor& k_BTGD, const at::Tensor& v_BTGE) const {
@@ -96,15 +106,16 @@ void LocalKeys::attend_part(int layer, const KeyPart& part, const at::Tensor& q_
   const std::int64_t count = part.tokens.end - part.tokens.begin;
   const auto narrowed = [&](const at::Tensor& x) { return x.narrow(1, part.tokens.begin, count); };
   kernel::Partial carry{.out_BLHE = narrowed(result.out_BLHE), .lse_BLH = narrowed(result.lse_BLH)};
-  if (part.key_rows.empty()) return kernel::clear(carry);
+  const SeenKeys& seen = part.seen[context_.windows.index_of(layer)];
+  if (seen.rows.empty()) return kernel::clear(carry);
   carry.init = true;
   std::int64_t key = 0;
-  for (const plan::Interval& rows : part.key_rows) {
+  for (const plan::Interval& rows : seen.rows) {
     const std::int64_t keys = rows.end - rows.begin;
     const at::Tensor k_BKGD = context_.cache.k(layer, rows).unsqueeze(0);
     const kernel::Pairs pairs{.q_runs = {plan::run_of({0, count})},
                               .k_runs = {plan::run_of({key, key + keys})},
-                              .mask = &part.mask,
+                              .mask = &seen.mask,
                               .heads = {.group_size = q_BTHD.size(2) / k_BKGD.size(2)}};
     const kernel::Inputs inputs{
         .q_BLHD = narrowed(q_BTHD),

@@ -36,17 +36,21 @@ class LocalKeys {
   void attend(int layer, const at::Tensor& q_BTHD, const kernel::Partial& result) const;
 
  private:
+  /// Keys of one session that are here, as layers of one window see them.
+  struct SeenKeys {
+    std::vector<plan::Interval> rows;  ///< Cached ones that are reached, then new ones.
+    plan::Mask mask;                   ///< Queries by their place in the part, keys in `rows`.
+  };
   /// The queries of one session, and its keys that are here.
   struct KeyPart {
     SessionId session = 0;
-    plan::Interval tokens;                 ///< Among the packed tokens.
-    std::vector<plan::Interval> mine;      ///< Those whose K and V this rank writes.
-    std::vector<plan::Interval> key_rows;  ///< All keys here: cached ones, then those.
-    plan::Mask mask;  ///< Queries by their place in the part, keys by their place in key_rows.
+    plan::Interval tokens;             ///< Among the packed tokens.
+    std::vector<plan::Interval> mine;  ///< Those whose K and V this rank writes.
+    std::vector<SeenKeys> seen;        ///< By distinct window.
   };
 
   KeyPart begin(const PassPart& part, PassAppends& appends);
-  static plan::Mask mask_of(const KeyPart& part, std::int64_t cached);
+  SeenKeys seen_keys(const KeyPart& part, std::int64_t window) const;
   void attend_part(int layer, const KeyPart& part, const at::Tensor& q_BTHD,
                    const kernel::Partial& result) const;
 

@@ -20,6 +20,7 @@
 #include "armillary/io/safetensors.h"
 #include "armillary/model/registry.h"
 #include "armillary/model/rope_scaling.h"
+#include "armillary/serve/windows.h"
 #include "armillary/train/checkpoint/checkpoint.h"
 #include "armillary/train/checkpoint/manifest.h"
 #include "armillary/train/checkpoint/model_folder.h"
@@ -47,20 +48,15 @@ void require_words(std::string_view where, const model::ModelOptions& options) {
       where);
 }
 
-/// Whether attention is that of llama.h, with a window and rope_scaling.
-bool has_llama_attention(const model::ModelOptions& options) {
-  return options.name == "llama" || options.name == "moe";
-}
-
-/// A model is asked for the next token as it was trained to predict it; check_length() sees to its
+/// A model is asked for the next token as it was trained to predict it; windows_of() has its
 /// window.
 void require_causal(std::string_view where, const train::Recipe& recipe) {
   const std::string& mask = recipe.parallelism.mask;
   if (mask == "causal" || mask == "documents" || mask == "documents:within=causal") return;
-  const std::int64_t window = has_llama_attention(recipe.model) ? recipe.model.sliding_window : 0;
-  const bool has_window = window > 0 && (mask == train::mask_with_window("causal", window) ||
-                                         mask == train::mask_with_window("documents", window));
-  if (has_window) return;
+  for (const std::int64_t window : windows_of(recipe.model)) {
+    if (mask == train::mask_with_window("causal", window)) return;
+    if (mask == train::mask_with_window("documents", window)) return;
+  }
   fail<InvalidArgument>(
       "{}: a model that was trained with parallelism.mask {} given; one with causal, or with "
       "documents, is required",
@@ -188,11 +184,7 @@ void check_length(std::string_view where, const model::ModelOptions& options, st
   if (options.name == "gpt2" && most > options.max_seq_len) {
     refuse("of fewer learned positions (model.max_seq_len)", options.max_seq_len);
   }
-  if (!has_llama_attention(options)) return;
-  if (options.sliding_window > 0 && most > options.sliding_window) {
-    refuse("with a window (model.sliding_window), which sessions do not have",
-           options.sliding_window);
-  }
+  if (options.name != "llama" && options.name != "moe") return;
   const model::RopeScaling scaling = model::parse_rope_scaling(options.rope_scaling);
   if (most <= scaling.original) return;
   const bool changes = scaling.kind == model::RopeKind::Dynamic ||

@@ -79,10 +79,10 @@ class ModelFile {
   bool is_fp64_ = false;    ///< whose values are fp64.
 };
 
-/// Refuses a session whose positions this model does not have, or whose attention is not causal to
-/// all tokens before: `prompt` tokens that are read, `most` in all. Learned positions end; a window
-/// may hide tokens; rotary frequencies of `dynamic` and `longrope` may change with the length, of
-/// which keys in a cache have one. @throws InvalidArgument with the nearest number of tokens.
+/// Refuses a session whose positions this model does not have: `prompt` tokens that are read,
+/// `most` in all. Learned positions end; rotary frequencies of `dynamic` and `longrope` may change
+/// with the length, of which keys in a cache have one. @throws InvalidArgument with the nearest
+/// number of tokens.
 void check_length(std::string_view where, const model::ModelOptions& options, std::int64_t prompt,
                   std::int64_t most);
 

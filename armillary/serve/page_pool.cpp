@@ -41,6 +41,7 @@ std::int64_t PagePool::take() {
 }
 
 void PagePool::release(std::int64_t page) {
+  if (page == kNoPage) return;
   ARMILLARY_CHECK(users(page) > 0);
   if (--users_[static_cast<std::size_t>(page)] == 0) free_.push_back(page);
 }
@@ -70,22 +71,44 @@ void PagePool::cut(PagedTokens& session, std::int64_t tokens) {
   session.tokens = tokens;
 }
 
+void PagePool::leave_front(PagedTokens& session, std::int64_t tokens) {
+  ARMILLARY_CHECK(tokens >= 0 && tokens <= session.tokens);
+  // Those in front of a page that was left are left too.
+  for (std::int64_t i = tokens / page_tokens_; i-- > 0;) {
+    std::int64_t& page = session.pages[static_cast<std::size_t>(i)];
+    if (page == kNoPage) return;
+    release(page);
+    page = kNoPage;
+  }
+}
+
+PagedTokens PagePool::without_front(std::int64_t tokens) const {
+  const std::int64_t pages = tokens / page_tokens_;
+  return {.pages = std::vector(static_cast<std::size_t>(pages), kNoPage),
+          .tokens = pages * page_tokens_};
+}
+
 PagedTokens PagePool::fork(const PagedTokens& session, std::int64_t tokens) {
   ARMILLARY_CHECK(tokens >= 0 && tokens <= session.tokens);
   PagedTokens shared{.pages = session.pages, .tokens = tokens};
   shared.pages.resize(static_cast<std::size_t>(count_of_pages(tokens)));
-  for (const std::int64_t page : shared.pages) ++users_[static_cast<std::size_t>(page)];
+  for (const std::int64_t page : shared.pages) {
+    if (page != kNoPage) ++users_[static_cast<std::size_t>(page)];
+  }
   return shared;
 }
 
-std::vector<plan::Interval> PagePool::rows(const PagedTokens& session, std::int64_t tokens) const {
-  ARMILLARY_CHECK(tokens >= 0 && tokens <= session.tokens);
+std::vector<plan::Interval> PagePool::rows(const PagedTokens& session,
+                                           plan::Interval tokens) const {
+  ARMILLARY_CHECK(tokens.begin >= 0 && tokens.end <= session.tokens);
   std::vector<plan::Interval> ranges;
-  for (std::int64_t at = 0; at < tokens; at += page_tokens_) {
+  std::int64_t next = 0;
+  for (std::int64_t at = tokens.begin; at < tokens.end; at = next) {
     const std::int64_t page = session.pages[static_cast<std::size_t>(at / page_tokens_)];
-    ARMILLARY_CHECK(users(page) > 0);  // A released page is never read.
-    const std::int64_t begin = page * page_tokens_;
-    const std::int64_t end = begin + std::min(page_tokens_, tokens - at);
+    ARMILLARY_CHECK(page != kNoPage && users(page) > 0);  // A released page is never read.
+    next = std::min(tokens.end, (at / page_tokens_ + 1) * page_tokens_);
+    const std::int64_t begin = page * page_tokens_ + at % page_tokens_;
+    const std::int64_t end = begin + next - at;
     if (!ranges.empty() && ranges.back().end == begin) {
       ranges.back().end = end;
     } else {

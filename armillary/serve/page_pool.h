@@ -6,7 +6,8 @@
 //   A appends   page 4 is copied to page 7, and A goes on there
 //
 // A page is released when its last user is gone. All pages of a session but the last are full, so
-// only the last is ever written to, and never one that another session uses too.
+// only the last is ever written to, and never one that another session uses too. A session may
+// leave its first pages early, if it will not read them again: they keep their numbers of tokens.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +18,12 @@
 
 namespace armillary::serve {
 
+/// Stands for a page that a session has left.
+inline constexpr std::int64_t kNoPage = -1;
+
 /// The tokens of one session on one rank, in the order in which they came.
 struct PagedTokens {
-  std::vector<std::int64_t> pages;
+  std::vector<std::int64_t> pages;  ///< kNoPage for those at the front that it has left.
   std::int64_t tokens = 0;
 };
 
@@ -47,12 +51,16 @@ class PagePool {
   std::optional<PageCopy> append(PagedTokens& session, std::int64_t tokens);
   /// Leaves the first `tokens` of a session.
   void cut(PagedTokens& session, std::int64_t tokens);
+  /// Leaves the full pages in front of the one that has token number `tokens`.
+  void leave_front(PagedTokens& session, std::int64_t tokens);
+  /// A session that has left them, and has no other page.
+  PagedTokens without_front(std::int64_t tokens) const;
   /// A session that shares the first `tokens` of another.
   PagedTokens fork(const PagedTokens& session, std::int64_t tokens);
 
-  /// The rows of the first `tokens` of a session, if a page has `page_tokens` rows: as few ranges
-  /// as possible, in order.
-  std::vector<plan::Interval> rows(const PagedTokens& session, std::int64_t tokens) const;
+  /// The rows of some tokens of a session, if a page has `page_tokens` rows: as few ranges as
+  /// possible, in order. Requires that it has not left their pages.
+  std::vector<plan::Interval> rows(const PagedTokens& session, plan::Interval tokens) const;
 
  private:
   std::int64_t take();

@@ -24,10 +24,10 @@ TEST(PagePool, GivesRowsInFewRanges) {
   PagedTokens b;
   pool.append(b, 1);
   pool.append(a, 5);
-  EXPECT_EQ(pool.rows(a, 11), (std::vector<Interval>{{0, 8}, {12, 15}}));
-  EXPECT_EQ(pool.rows(a, 3), (std::vector<Interval>{{0, 3}}));
-  EXPECT_EQ(pool.rows(b, 1), (std::vector<Interval>{{8, 9}}));
-  EXPECT_EQ(pool.rows(b, 0), std::vector<Interval>{});
+  EXPECT_EQ(pool.rows(a, {0, 11}), (std::vector<Interval>{{0, 8}, {12, 15}}));
+  EXPECT_EQ(pool.rows(a, {0, 3}), (std::vector<Interval>{{0, 3}}));
+  EXPECT_EQ(pool.rows(b, {0, 1}), (std::vector<Interval>{{8, 9}}));
+  EXPECT_EQ(pool.rows(b, {0, 0}), std::vector<Interval>{});
   EXPECT_EQ(pool.free_pages(), 4);
 }
 
@@ -67,6 +67,32 @@ TEST(PagePool, GivesPagesBackWithTheLastUser) {
   EXPECT_EQ(pool.free_pages(), 3);
   pool.cut(child, 0);
   EXPECT_EQ(pool.free_pages(), 4);
+}
+
+/// Pages at the front that one session has left stay with another that has them too.
+TEST(PagePool, LeavesPagesAtTheFront) {
+  PagePool pool(8, 4);
+  PagedTokens parent;
+  pool.append(parent, 14);
+  PagedTokens child = pool.fork(parent, 14);
+  pool.leave_front(parent, 9);
+  pool.leave_front(parent, 11);
+  EXPECT_EQ(pool.users(0), 1);
+  EXPECT_EQ(pool.users(2), 2);
+  EXPECT_EQ(pool.rows(parent, {9, 14}), (std::vector<Interval>{{9, 14}}));
+  EXPECT_THROW(pool.rows(parent, {7, 14}), InternalError);
+  PagedTokens grandchild = pool.fork(parent, 14);
+  pool.leave_front(child, 8);
+  EXPECT_EQ(pool.free_pages(), 6);
+  EXPECT_EQ(pool.append(grandchild, 3)->tokens, 2);
+  for (PagedTokens* session : {&parent, &child, &grandchild}) pool.cut(*session, 0);
+  EXPECT_EQ(pool.free_pages(), 8);
+  // A session that never had them.
+  PagedTokens late = pool.without_front(11);
+  EXPECT_EQ(late.tokens, 8);
+  pool.append(late, 5);
+  EXPECT_EQ(pool.free_pages(), 6);
+  EXPECT_THROW(pool.rows(late, {0, 13}), InternalError);
 }
 
 /// Any order of appends, forks and cuts: users are as many as sessions have the page, and each page

@@ -7,8 +7,9 @@
 //   run_gathered     the same, but each rank projects some of the tokens and Q, K, V are gathered
 //                    (gathered_pass.cpp): two exchanges a layer
 //
-// All compute softmax attention over all tokens of a session, up to rounding: results of the two
-// calls, or of the ranks, are merged in fp32 and in a fixed order.
+// All compute softmax attention over all tokens of a session, or over those in the window of a
+// layer, up to rounding: results of the two calls, or of the ranks, are merged in fp32 and in a
+// fixed order. Keys that no window of a layer reaches are neither read nor sent in it.
 //
 // Ranks along tp are groups of such ranks side by side: each has its heads of the same tokens, its
 // own cache, and its part of the matrices (model/tensor_parallel.h).
@@ -28,6 +29,7 @@
 #include "armillary/plan/layout.h"
 #include "armillary/plan/program/program.h"
 #include "armillary/serve/kv_cache.h"
+#include "armillary/serve/windows.h"
 
 namespace armillary::serve {
 
@@ -50,6 +52,7 @@ struct PassContext {
   /// This rank's program of the exchange in a layer of a replicated pass, of a proved plan of one
   /// layer and one token (plan/decode).
   const plan::RankProgram& exchange;
+  const Windows& windows;
 };
 
 /// The features [parts, E], in front of the last unit, of the last token of each part that asks for

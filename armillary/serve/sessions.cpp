@@ -79,7 +79,10 @@ Sessions::Sessions(comm::Communicator& comm, model::Model& model,
       use_(std::move(use)),
       options_(std::move(options)),
       exchange_(proved_exchange(comm)),
-      cache_(options_.cache, comm.rank(), comm.world()) {
+      windows_(options_.windows),
+      cache_(
+          {.page = options_.cache.page, .pages = options_.cache.pages, .window = windows_.widest()},
+          comm.rank(), comm.world()) {
   check_options(options_);
 }
 
@@ -91,7 +94,8 @@ PassContext Sessions::context() {
           .tensor_parallel = options_.tensor_parallel,
           .layout = options_.layout,
           .strategy = options_.strategy,
-          .exchange = exchange_};
+          .exchange = exchange_,
+          .windows = windows_};
 }
 
 void Sessions::check_sessions(std::span<const SessionId> sessions) const {
@@ -197,10 +201,11 @@ std::int64_t Sessions::relayout(SessionId session, const CacheLayout& layout) {
         "serve: a cache layout of {} head groups and {} stages given; 1 and 1 are required",
         layout.head_groups, layout.stages);
   }
+  const std::int64_t first = cache_.first(session);
   // Sizes are those of the memory; before the first pass there is none, and no tokens either.
   plan::relayout::RelayoutShape shape{.cache = {.layers = std::max(cache_.layers(), 1)},
-                                      .from = cache_.layout(session),
-                                      .to = layout,
+                                      .from = without_front(cache_.layout(session), first),
+                                      .to = without_front(layout, first),
                                       .world = comm_.world()};
   if (cache_.layers() > 0) {
     const at::Tensor k_LGD = cache_.k(0, {0, 0});

@@ -25,6 +25,7 @@
 #include "armillary/plan/program/program.h"
 #include "armillary/plan/relayout/cache_layout.h"
 #include "armillary/serve/kv_cache.h"
+#include "armillary/serve/windows.h"
 
 namespace armillary::serve {
 
@@ -38,7 +39,9 @@ struct SessionsOptions {
   /// layer has one exchange; true, each projects some of them and queries are gathered, which is a
   /// second exchange and pays for steps of many sessions.
   bool gather_queries = false;
-  KvCacheOptions cache = {};
+  KvCacheOptions cache = {};  ///< Its window is that of the widest layer, whatever it says.
+  /// Keys that a token sees in the layers, as Windows takes them (windows.h); none: all before it.
+  std::vector<std::int64_t> windows = {};
   /// Ranks along tp, each with its range of the weights: then all ranks of the mesh make the same
   /// calls, and the communicator is that along cp. Null: none.
   std::shared_ptr<model::TensorParallel> tensor_parallel = {};
@@ -61,13 +64,14 @@ struct PassPart;
 
 /// The sessions of a model on one rank. Collective: all ranks make the same calls with the same
 /// values, in the same order. `model` calls the attention that it is given once a layer, with as
-/// many keys as queries, and knows no cache; it has causal masks alone, and rotary frequencies that
-/// do not change with the length (check_length of model_weights.h). Threads: that of the rank.
+/// many keys as queries, and knows no cache; it has causal masks, with windows or without, and
+/// rotary frequencies that do not change with the length (check_length of model_weights.h).
+/// Sessions leave pages that are behind all windows. Threads: that of the rank.
 class Sessions {
  public:
   /// `use` gives the weights of a unit, on all ranks alike. All must outlive the object.
-  /// @throws InvalidArgument for a layout or a cache that cannot be; PlanError if the exchange of
-  /// decode is not proved.
+  /// @throws InvalidArgument for a layout, windows or a cache that cannot be; PlanError if the
+  /// exchange of decode is not proved.
   Sessions(comm::Communicator& comm, model::Model& model,
            std::function<model::Weights(int unit)> use, SessionsOptions options);
 
@@ -94,8 +98,8 @@ class Sessions {
 
   /// Moves what a session has read to another layout, by a proved plan (plan/relayout), for ranks
   /// of this group: head groups and stages are 1. New tokens of decode go to its ranks, page by
-  /// page in turn; a prefill that is spread brings it to all ranks again first. Returns the bytes
-  /// that all ranks sent.
+  /// page in turn; a prefill that is spread brings it to all ranks again first. Tokens behind all
+  /// windows stay behind. Returns the bytes that all ranks sent.
   /// @throws InvalidArgument as plan::relayout::check_shape, or for a cache without room.
   std::int64_t relayout(SessionId session, const plan::relayout::CacheLayout& layout);
 
@@ -113,6 +117,7 @@ class Sessions {
   const std::function<model::Weights(int unit)> use_;
   const SessionsOptions options_;
   const plan::RankProgram exchange_;  ///< As PassContext has it.
+  const Windows windows_;
   KvCache cache_;
 };
 

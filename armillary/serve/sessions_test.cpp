@@ -129,7 +129,7 @@ void poison_all_but(const Sessions& sessions, SessionId session, int rank) {
   for (int layer = 0; layer < cache.layers(); ++layer) {
     const std::int64_t all = 64 * kPage;
     std::int64_t begin = 0;
-    std::vector<plan::Interval> rows = cache.rows(session, cache.tokens(session, rank));
+    std::vector<plan::Interval> rows = cache.rows(session, {0, cache.tokens(session, rank)});
     std::ranges::sort(rows, {}, &plan::Interval::begin);
     rows.push_back({all, all});
     for (const plan::Interval& range : rows) {

@@ -1,8 +1,8 @@
 // spread_pass.cpp: attention of a layer is one call among the new tokens, in the layout of the
-// pass, and one to the cached tokens if there are any. The second call does not care where in its
-// session a cached token stands, as every new token sees it: its mask numbers tokens by rank and
-// place, so any layouts of any caches will do. Ranks with fewer tokens than others are filled up
-// with tokens that no query sees, which are neither sent nor computed.
+// pass, and one to the cached tokens if there are any that its window reaches. The mask of the
+// second call numbers tokens by rank and place, so any layouts of any caches will do; windows are
+// staircases in it (windows.h). Ranks with fewer tokens than others are filled up with tokens that
+// no query sees, which are neither sent nor computed.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -50,12 +50,17 @@ class SpreadTokens {
       tokens_ += lengths.back();
     }
     begins_.push_back(tokens_);
-    mask_ = plan::documents_mask({tokens_, tokens_}, lengths);
-    by_rank_ = plan::shards(context.layout, mask_, context.comm.world()).q;
+    for (const std::int64_t window : context.windows.distinct()) {
+      const plan::Within within =
+          window > 0 ? plan::Within(plan::Window{.left = window - 1}) : plan::Causal{};
+      masks_.push_back(plan::documents_mask({tokens_, tokens_}, lengths, within));
+    }
+    by_rank_ = plan::shards(context.layout, masks_.front(), context.comm.world()).q;
   }
 
   std::int64_t tokens() const { return tokens_; }
-  const plan::Mask& mask() const { return mask_; }
+  /// The mask among the new tokens, by distinct window.
+  const std::vector<plan::Mask>& masks() const { return masks_; }
   const plan::Runs& of_rank(int rank) const { return by_rank_[static_cast<std::size_t>(rank)]; }
   /// The packed tokens of a part.
   plan::Interval of_part(std::size_t part) const { return {begins_[part], begins_[part + 1]}; }
@@ -81,7 +86,7 @@ class SpreadTokens {
  private:
   std::int64_t tokens_ = 0;
   std::vector<std::int64_t> begins_;  ///< By part, and the end.
-  plan::Mask mask_;
+  std::vector<plan::Mask> masks_;
   std::vector<plan::Runs> by_rank_;
 };
 
@@ -91,26 +96,39 @@ struct CachedKeys {
   at::Tensor v_BKGE;
 };
 
-/// Attention of the new tokens to the cached ones of their sessions, for all layers of a pass.
+/// Attention of the new tokens to the cached ones of their sessions, for all layers of a pass that
+/// have one window.
 class ContextAttention {
  public:
   ContextAttention(const PassContext& context, std::span<const PassPart> parts,
-                   const SpreadTokens& spread)
-      : context_(context), parts_(parts), queries_(spread.most_of_a_rank()) {
+                   const SpreadTokens& spread, std::int64_t window)
+      : context_(context), parts_(parts), queries_(spread.most_of_a_rank()), window_(window) {
     const int world = context.comm.world();
-    for (int rank = 0; rank < world; ++rank) keys_ = std::max(keys_, cached_on(rank));
+    for (int rank = 0; rank < world; ++rank) {
+      std::int64_t keys = 0;
+      std::vector<ReachedKeys>& reached = reached_.emplace_back();
+      for (const PassPart& part : parts) {
+        reached.push_back(reached_keys(context.cache, part.session, rank, window));
+        keys += count_of(reached.back());
+      }
+      keys_ = std::max(keys_, keys);
+    }
+    const std::vector<ReachedKeys>& own = reached_[static_cast<std::size_t>(context.comm.rank())];
+    for (std::size_t part = 0; part < parts.size(); ++part) {
+      const std::vector<plan::Interval> rows =
+          context.cache.rows(parts[part].session, own[part].places);
+      rows_.insert(rows_.end(), rows.begin(), rows.end());
+    }
     std::vector<plan::Band> bands;
     for (int q_rank = 0; q_rank < world; ++q_rank) {
       for (std::size_t part = 0; part < parts.size(); ++part) {
-        const plan::Interval places = spread.places(q_rank, part);
-        const plan::Interval q{q_rank * queries_ + places.begin, q_rank * queries_ + places.end};
-        add_bands(part, q, bands);
+        add_bands(spread, q_rank, part, bands);
       }
     }
     mask_ = plan::Mask(world * queries_, world * keys_, std::move(bands));
   }
 
-  /// Whether there are cached tokens.
+  /// Whether there are cached tokens in reach.
   bool has_keys() const { return keys_ > 0; }
 
   /// Partial result of the queries of this rank. Collective.
@@ -133,21 +151,22 @@ class ContextAttention {
   }
 
  private:
-  std::int64_t cached_on(int rank) const {
-    std::int64_t tokens = 0;
-    for (const PassPart& part : parts_) tokens += context_.cache.tokens(part.session, rank);
-    return tokens;
+  static std::int64_t count_of(const ReachedKeys& keys) {
+    return keys.places.end - keys.places.begin;
   }
 
-  /// The queries of a part see all its keys of every rank.
-  void add_bands(std::size_t part, plan::Interval q, std::vector<plan::Band>& bands) const {
-    for (int k_rank = 0; k_rank < context_.comm.world(); ++k_rank) {
-      std::int64_t begin = k_rank * keys_;
-      for (std::size_t before = 0; before < part; ++before) {
-        begin += context_.cache.tokens(parts_[before].session, k_rank);
-      }
-      const std::int64_t count = context_.cache.tokens(parts_[part].session, k_rank);
-      bands.push_back({.q = q, .k = {begin, begin + count}});
+  /// The queries of a part on a rank with its keys of every rank.
+  void add_bands(const SpreadTokens& spread, int q_rank, std::size_t part,
+                 std::vector<plan::Band>& bands) const {
+    const std::int64_t before = context_.cache.tokens(parts_[part].session);
+    std::vector<std::int64_t> positions =
+        plan::positions(plan::clip(spread.of_rank(q_rank), spread.of_part(part)));
+    for (std::int64_t& position : positions) position += before - spread.of_part(part).begin;
+    const std::int64_t q = q_rank * queries_ + spread.places(q_rank, part).begin;
+    for (std::size_t k_rank = 0; k_rank < reached_.size(); ++k_rank) {
+      std::int64_t k = static_cast<std::int64_t>(k_rank) * keys_;
+      for (std::size_t i = 0; i < part; ++i) k += count_of(reached_[k_rank][i]);
+      add_cached_bands(bands, positions, q, reached_[k_rank][part], k, window_);
     }
   }
 
@@ -157,14 +176,11 @@ class ContextAttention {
     CachedKeys all{at::zeros({1, keys_, k_BLGD.size(2), k_BLGD.size(3)}, k_BLGD.options()),
                    at::zeros({1, keys_, v_BLGE.size(2), v_BLGE.size(3)}, v_BLGE.options())};
     std::int64_t next = 0;
-    for (const PassPart& part : parts_) {
-      const std::int64_t tokens = context_.cache.tokens(part.session, context_.comm.rank());
-      for (const plan::Interval& rows : context_.cache.rows(part.session, tokens)) {
-        const std::int64_t count = rows.end - rows.begin;
-        all.k_BKGD.select(0, 0).narrow(0, next, count).copy_(context_.cache.k(layer, rows));
-        all.v_BKGE.select(0, 0).narrow(0, next, count).copy_(context_.cache.v(layer, rows));
-        next += count;
-      }
+    for (const plan::Interval& rows : rows_) {
+      const std::int64_t count = rows.end - rows.begin;
+      all.k_BKGD.select(0, 0).narrow(0, next, count).copy_(context_.cache.k(layer, rows));
+      all.v_BKGE.select(0, 0).narrow(0, next, count).copy_(context_.cache.v(layer, rows));
+      next += count;
     }
     return all;
   }
@@ -186,7 +202,10 @@ class ContextAttention {
   const PassContext& context_;
   std::span<const PassPart> parts_;
   std::int64_t queries_ = 0;  ///< On each rank, with those that fill up.
-  std::int64_t keys_ = 0;
+  std::int64_t keys_ = 0;     ///< Likewise.
+  std::int64_t window_ = 0;
+  std::vector<std::vector<ReachedKeys>> reached_;  ///< By rank and part.
+  std::vector<plan::Interval> rows_;               ///< Of this rank, part after part.
   plan::Mask mask_;
 };
 
@@ -205,23 +224,28 @@ class SpreadAttention {
  public:
   SpreadAttention(const PassContext& context, std::span<const PassPart> parts,
                   const SpreadTokens& spread, std::vector<plan::Interval> rows)
-      : context_(context),
-        cached_(context, parts, spread),
-        among_new_(context.comm,
-                   {.mask = spread.mask(), .layout = context.layout, .strategy = context.strategy}),
-        rows_(std::move(rows)) {}
+      : context_(context), rows_(std::move(rows)) {
+    for (std::size_t i = 0; i < spread.masks().size(); ++i) {
+      by_window_.push_back(
+          {{context, parts, spread, context.windows.distinct()[i]},
+           {context.comm,
+            {.mask = spread.masks()[i], .layout = context.layout, .strategy = context.strategy}}});
+    }
+  }
 
   model::Attend::InProgress begin(const model::QkvShape& shape) {
-    const CallKind kind = cached_.has_keys() ? CallKind::AttentionLse : CallKind::Attention;
-    const auto call =
-        std::make_shared<AttentionInProgress>(among_new_.begin(kind, {.batch = shape.batch,
-                                                                      .q_tokens = shape.tokens,
-                                                                      .kv_tokens = shape.tokens,
-                                                                      .heads = shape.heads,
-                                                                      .kv_heads = shape.kv_heads,
-                                                                      .head_dim = shape.head_dim,
-                                                                      .value_dim = shape.head_dim,
-                                                                      .dtype = shape.dtype}));
+    const WindowAttention& attention = of_layer(layer_);
+    const CallKind kind =
+        attention.cached.has_keys() ? CallKind::AttentionLse : CallKind::Attention;
+    const auto call = std::make_shared<AttentionInProgress>(
+        attention.among_new.begin(kind, {.batch = shape.batch,
+                                         .q_tokens = shape.tokens,
+                                         .kv_tokens = shape.tokens,
+                                         .heads = shape.heads,
+                                         .kv_heads = shape.kv_heads,
+                                         .head_dim = shape.head_dim,
+                                         .value_dim = shape.head_dim,
+                                         .dtype = shape.dtype}));
     return {
         .take_k = [call](const at::Tensor& k_BLGD) { call->feed_k(k_BLGD); },
         .take_v = [call](const at::Tensor& v_BLGD) { call->feed_v(v_BLGD); },
@@ -231,20 +255,30 @@ class SpreadAttention {
   }
 
  private:
+  /// Attention of layers that have one window.
+  struct WindowAttention {
+    ContextAttention cached;
+    Attention among_new;
+  };
+
+  const WindowAttention& of_layer(int layer) const {
+    return by_window_[context_.windows.index_of(layer)];
+  }
+
   at::Tensor finish(AttentionInProgress& call, const at::Tensor& q_BLHD, const at::Tensor& k_BLGD,
                     const at::Tensor& v_BLGD) {
     const int layer = layer_++;
     context_.cache.write(layer, rows_, k_BLGD.select(0, 0), v_BLGD.select(0, 0));
     const AttentionResults results = call.finish(q_BLHD, k_BLGD, v_BLGD);
-    if (!cached_.has_keys()) return results.out_BLHE;
-    return merged(results, cached_.attend(layer, q_BLHD, k_BLGD, v_BLGD));
+    const ContextAttention& cached = of_layer(layer).cached;
+    if (!cached.has_keys()) return results.out_BLHE;
+    return merged(results, cached.attend(layer, q_BLHD, k_BLGD, v_BLGD));
   }
 
   const PassContext& context_;
-  const ContextAttention cached_;
-  const Attention among_new_;
+  std::vector<WindowAttention> by_window_;
   const std::vector<plan::Interval> rows_;  ///< The new tokens of this rank.
-  int layer_ = 0;
+  int layer_ = 0;                           ///< That is begun next, or is in progress.
 };
 
 /// The features of the last token of each part that asks for them, from its owner.

@@ -33,6 +33,7 @@
 #include "armillary/predict/tune/automatic.h"
 #include "armillary/serve/model_weights.h"
 #include "armillary/serve/token_text.h"
+#include "armillary/serve/windows.h"
 #include "armillary/text/tokenizer/load_tokenizer.h"
 #include "armillary/train/packed_text.h"
 #include "armillary/train/tensor_parallel_over_ranks.h"
@@ -265,6 +266,7 @@ void run_rank(comm::Communicator& world, const GenerateArguments& arguments,
        .strategy = arguments.strategy,
        .chunk = arguments.chunk,
        .cache = {.page = arguments.page, .pages = pages_of_rank(arguments, layout, prompt)},
+       .windows = serve::windows_of(input.file.options()),
        .tensor_parallel = tensor_parallel});
   serve::GrowingText text(input.words, input.prompt);
   const serve::Continuations result = generate(world, sessions, std::span(&input.prompt, 1),

@@ -10,13 +10,8 @@ from tiny_families import FAMILIES, tiny
 pytestmark = built
 TOKENS = 24
 TEXT = (ROOT / "README.md").read_bytes().decode("ascii", "ignore")
-#: Families with a window, or frequencies of the length, that a cache of this length does not have.
-REFUSED = {
-    "mistral": "with a window",
-    "qwen2_window": "with a window",
-    "mixtral": "with a window",
-    "dynamic": "rotary frequencies change with the length",
-}
+#: Families with frequencies of the length that a cache of this length does not have.
+REFUSED = {"dynamic": "rotary frequencies change with the length"}
 RANKS = [("--ranks", 1), ("--ranks", 3, "--chunk", 50), ("--ranks", 2, "--tp", 2), ("--ranks", 4, "--tp", 2)]
 
 
@@ -74,13 +69,12 @@ def test_a_text_is_continued_as_by_transformers(tmp_path, at, name):
     assert result["text"] == tokenizer.decode(required)
 
 
-def test_short_texts_have_the_window_and_the_first_frequencies(tmp_path):
-    for name in ("dynamic", "mistral"):
-        folder, prompt = tmp_path / name, tmp_path / "prompt.txt"
-        tokenizer = save(folder, name)
-        prompt.write_text("to be")
-        result = continued(folder, prompt, "--ranks", 2, tokens=8)
-        assert result["tokens"] == greedy(folder, tokenizer.encode("to be").ids)[:8], name
+def test_short_texts_have_the_first_frequencies(tmp_path):
+    folder, prompt = tmp_path / "model", tmp_path / "prompt.txt"
+    tokenizer = save(folder, "dynamic")
+    prompt.write_text("to be")
+    result = continued(folder, prompt, "--ranks", 2, tokens=8)
+    assert result["tokens"] == greedy(folder, tokenizer.encode("to be").ids)[:8]
 
 
 def test_words_without_a_tokenizer_are_refused(tmp_path):

@@ -61,20 +61,31 @@ class TinyModel {
     return [this](int unit) { return weights_->of_unit(unit); };
   }
 
-  /// The logits [S, V] behind each token of a sequence.
-  at::Tensor logits(const Tokens& tokens) const {
+  /// The logits [S, V] behind each token of a sequence. Layers have these windows in turn; 0: none.
+  at::Tensor logits(const Tokens& tokens, const std::vector<std::int64_t>& windows = {0}) const {
     const at::NoGradGuard no_grad;
     const auto length = static_cast<std::int64_t>(tokens.size());
-    const plan::Mask mask = plan::causal_mask({length, length}, plan::Align::Start);
+    std::vector<model::Attend> in_turn;
+    for (const std::int64_t window : windows) {
+      const std::int64_t left = window > 0 ? window - 1 : length;
+      const plan::Mask mask =
+          plan::window_mask({length, length}, {.left = left}, plan::Align::Start);
+      in_turn.push_back(train::attend_on_one_device(train::visible_pairs(mask)));
+    }
+    std::size_t calls = 0;
+    const model::Attend attend = [&](const model::QkvShape& shape) {
+      return in_turn[calls++ % in_turn.size()].begin(shape);
+    };
     const model::ModelInputs inputs{
         .batch = {{model::kTokens, at::tensor(tokens, at::kLong).unsqueeze(0)}},
         .positions_L = at::arange(length, at::kLong),
-        .attends = train::attend_on_one_device(train::visible_pairs(mask))};
+        .attends = attend};
     return model::run_units(*make(), use(), inputs).squeeze(0);
   }
   /// Those behind the last token.
-  at::Tensor last_logits(const Tokens& tokens) const {
-    return logits(tokens).select(0, static_cast<std::int64_t>(tokens.size()) - 1);
+  at::Tensor last_logits(const Tokens& tokens,
+                         const std::vector<std::int64_t>& windows = {0}) const {
+    return logits(tokens, windows).select(0, static_cast<std::int64_t>(tokens.size()) - 1);
   }
 
   /// A text of so many tokens, another for each seed.
