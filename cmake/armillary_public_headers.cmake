@@ -42,8 +42,8 @@ set(armillary_torch_headers
   runtime/bound_tensors.h runtime/compiled_program.h runtime/device.h
   runtime/execution_pool.h runtime/executor.h runtime/gate.h runtime/machine.h runtime/machine_program.h
   runtime/rank.h runtime/recorded_ops.h runtime/stream_device.h runtime/zero_copy.h
-  serve/generate.h serve/kv_cache.h serve/model_weights.h serve/page_pool.h serve/sampling.h serve/sessions.h
-  serve/token_text.h serve/windows.h
+  serve/generate.h serve/kv_cache.h serve/model_sessions.h serve/model_weights.h serve/page_pool.h serve/sampling.h
+  serve/session_threads.h serve/sessions.h serve/token_text.h serve/windows.h
   train/attend_over_ranks.h train/checkpoint/checkpoint_options.h train/data.h
   train/lr_schedule.h train/mesh.h train/optimizer_options.h train/parallelism.h train/recipe.h
   train/recipe_parts.h train/run_options.h train/step_metrics.h train/tensor_parallel_over_ranks.h train/trainer.h

@@ -30,6 +30,7 @@ from armillary.errors import (  # noqa: E402
 )
 from armillary.plans import Comparison, Diagnostic, Plan, Proof, compare, plan, strategies, verify  # noqa: E402
 from armillary.sequence_parallel import SequenceParallel  # noqa: E402
+from armillary.sessions import Sessions  # noqa: E402
 
 __version__ = _native.VERSION
 
@@ -49,6 +50,7 @@ __all__ = [
     "Report",
     "Row",
     "SequenceParallel",
+    "Sessions",
     "check",
     "compare",
     "keep_attention",

@@ -16,22 +16,20 @@ from armillary.errors import InvalidArgument
 Group = dist.ProcessGroup | DeviceMesh | None
 
 
-def process_group(group: object) -> dist.ProcessGroup | None:
+def process_group(group: object, where: str = "SequenceParallel") -> dist.ProcessGroup | None:
     """The process group that is meant; None for a group of one rank.
 
-    Raises `InvalidArgument` for anything that is no group, for a mesh of several axes, and where this rank
-    is not in it."""
+    Raises `InvalidArgument`, whose text begins with `where`, for anything that is no group, for a mesh of
+    several axes, and where this rank is not in it."""
     if isinstance(group, DeviceMesh):
-        return _of_mesh(group)
+        return _of_mesh(group, where)
     if group is None:
         return dist.group.WORLD if dist.is_available() and dist.is_initialized() else None
     if group is dist.GroupMember.NON_GROUP_MEMBER:
-        raise InvalidArgument(
-            "SequenceParallel: this rank is not in the group; a group that holds it is required"
-        )
+        raise InvalidArgument(f"{where}: this rank is not in the group; a group that holds it is required")
     if not isinstance(group, dist.ProcessGroup):
         raise InvalidArgument(
-            f"SequenceParallel: group is a {type(group).__name__}; a ProcessGroup, a DeviceMesh of one axis "
+            f"{where}: group is a {type(group).__name__}; a ProcessGroup, a DeviceMesh of one axis "
             "or None is required"
         )
     return group
@@ -58,18 +56,15 @@ def _inherit_groups() -> None:
 os.register_at_fork(after_in_child=_inherit_groups)
 
 
-def _of_mesh(mesh: DeviceMesh) -> dist.ProcessGroup:
+def _of_mesh(mesh: DeviceMesh, where: str) -> dist.ProcessGroup:
     if mesh.ndim != 1:
         axes = mesh.mesh_dim_names or ()
         one = axes[-1] if axes else "cp"
         raise InvalidArgument(
-            f"SequenceParallel: a mesh of {mesh.ndim} axes {tuple(axes)}; one axis is required, such as "
-            f'mesh["{one}"]'
+            f'{where}: a mesh of {mesh.ndim} axes {tuple(axes)}; one axis is required, such as mesh["{one}"]'
         )
     if mesh.get_coordinate() is None:
-        raise InvalidArgument(
-            "SequenceParallel: this rank is not in the mesh; a mesh that holds it is required"
-        )
+        raise InvalidArgument(f"{where}: this rank is not in the mesh; a mesh that holds it is required")
     return mesh.get_group()
 
 

@@ -11,5 +11,6 @@ void bind_comm(pybind11::module_& module);       ///< Process groups.
 void bind_attention(pybind11::module_& module);  ///< Forms of saved tensors; the ops register
                                                  ///< themselves with PyTorch.
 void bind_fed_call(pybind11::module_& module);   ///< Calls whose inputs come one by one.
+void bind_sessions(pybind11::module_& module);   ///< Models that read and continue sequences.
 
 }  // namespace armillary::python

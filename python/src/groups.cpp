@@ -122,15 +122,19 @@ std::string failure_of(comm::Communicator& comm) {
   }
 }
 
+std::unique_ptr<comm::JoinedCommunicator> joined_to(const GroupUse& use) {
+  const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");  // As PyTorch's own groups do.
+  const std::string first = interface ? interface : "";
+  return comm::join_process_group(
+      use.name, {.timeout_s = use.timeout_s, .interface = first.substr(0, first.find(','))});
+}
+
 void join(GroupMember& member, const GroupUse& use) {
   if (use.name.empty()) {
     member.comm = comm::make_solo();
     return;
   }
-  const char* const interface = std::getenv("GLOO_SOCKET_IFNAME");  // As PyTorch's own groups do.
-  const std::string first = interface ? interface : "";
-  std::unique_ptr<comm::JoinedCommunicator> joined = comm::join_process_group(
-      use.name, {.timeout_s = use.timeout_s, .interface = first.substr(0, first.find(','))});
+  std::unique_ptr<comm::JoinedCommunicator> joined = joined_to(use);
   member.joined = joined.get();
   member.comm = std::move(joined);
 }
@@ -245,6 +249,11 @@ void refuse_on_group(const GroupUse& use, const std::string& text) {
     // The others did not come to hear it.
   }
   throw InvalidArgument(text);
+}
+
+std::unique_ptr<comm::Communicator> join_group(const GroupUse& use) {
+  expect_own(resolve(use.name), use.name);
+  return joined_to(use);
 }
 
 void inherit_groups(const std::vector<std::string>& names) {

@@ -50,6 +50,10 @@ std::shared_ptr<attention::AttentionInProgress> begin_on_group(const GroupUse& u
 /// text.
 [[noreturn]] void refuse_on_group(const GroupUse& use, const std::string& text);
 
+/// A communicator of the caller's own with the ranks of the group, beside that of on_group; it
+/// lives as long as the caller wants. Collective. @throws as on_group.
+std::unique_ptr<comm::Communicator> join_group(const GroupUse& use);
+
 /// Marks groups as those of the parent of this process, whose uses are refused: their connections
 /// are the parent's. For a child that has just been forked, before it has threads.
 void inherit_groups(const std::vector<std::string>& names);

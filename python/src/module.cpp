@@ -14,4 +14,5 @@ PYBIND11_MODULE(_native, module) {
   armillary::python::bind_comm(module);
   armillary::python::bind_attention(module);
   armillary::python::bind_fed_call(module);
+  armillary::python::bind_sessions(module);
 }

@@ -79,7 +79,8 @@ def installed(wheel, environment):
 def test_the_wheel_is_small_and_has_types_and_licenses(wheel):
     assert wheel.stat().st_size < MOST_BYTES
     names = zipfile.ZipFile(wheel).namelist()
-    for part in ("py.typed", "_native.pyi", "_build.py", "sequence_parallel.py", "LICENSE", "fmt.txt"):
+    licenses = ("LICENSE", "fmt.txt", "utf8proc.txt")
+    for part in ("py.typed", "_native.pyi", "_build.py", "sequence_parallel.py", *licenses):
         assert any(name.endswith(part) for name in names), names
     assert not any("test" in name for name in names)
 

@@ -19,6 +19,7 @@
 
 #include "armillary/model/initial_values.h"
 #include "armillary/model/registry.h"
+#include "armillary/serve/model_sessions.h"
 #include "armillary/serve/model_weights.h"
 #include "armillary/train/one_device.h"
 
@@ -53,6 +54,10 @@ class TinyModel {
     return {*make(), read, {.tp_index = tp_index, .tp_ranks = tp_ranks}};
   }
 
+  /// With its weights, for sessions that open a model.
+  std::shared_ptr<const OpenModel> open() const {
+    return std::make_shared<const OpenModel>(OpenModel{options_, part(0, 1)});
+  }
   /// A model for one rank.
   std::unique_ptr<model::Model> make(at::ScalarType dtype = at::kFloat) const {
     return model::make_model(options_, {.dtype = dtype});

@@ -1,0 +1,116 @@
+// session_threads.cpp: one thread owns the group of ranks, because comm::run_ranks() returns when
+// all have ended. Ranks sleep between turns. One that fails says so before it leaves, so that those
+// that have ended the turn do not sleep on.
+#include "armillary/serve/session_threads.h"
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "armillary/comm/local.h"
+#include "armillary/core/error.h"
+
+namespace armillary::serve {
+
+SessionThreads::SessionThreads(std::shared_ptr<const OpenModel> model,
+                               const SessionThreadsOptions& options)
+    : ranks_(options.ranks) {
+  if (ranks_ < 1) {
+    fail<InvalidArgument>("sessions: {} ranks given; at least 1 is required", ranks_);
+  }
+  owner_ = std::thread([this, model = std::move(model), options] { own_ranks(model, options); });
+  try {
+    std::unique_lock lock(mutex_);
+    wait_for_turn(lock);
+  } catch (...) {
+    owner_.join();
+    throw;
+  }
+}
+
+SessionThreads::~SessionThreads() {
+  end_ranks();
+  owner_.join();
+}
+
+void SessionThreads::run(const Action& action) {
+  const std::lock_guard call(calls_);
+  std::unique_lock lock(mutex_);
+  action_ = &action;
+  done_ = 0;
+  ++turn_;
+  changed_.notify_all();
+  wait_for_turn(lock);
+  if (refusal_) std::rethrow_exception(std::exchange(refusal_, nullptr));
+}
+
+void SessionThreads::wait_for_turn(std::unique_lock<std::mutex>& lock) {
+  changed_.wait(lock, [&] { return is_over_ || done_ == ranks_; });
+  if (!is_over_) return;
+  if (!std::exchange(is_told_, true)) std::rethrow_exception(failure_);
+  try {
+    std::rethrow_exception(failure_);
+  } catch (const std::exception& error) {
+    fail<CommError>("sessions: the ranks have ended: {}; new sessions are required", error.what());
+  }
+}
+
+void SessionThreads::own_ranks(const std::shared_ptr<const OpenModel>& model,
+                               const SessionThreadsOptions& options) {
+  std::exception_ptr failure;
+  try {
+    comm::run_ranks(ranks_, [&](comm::Communicator& comm) { serve(comm, model, options); },
+                    {.timeout_s = options.timeout_s});
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  const std::lock_guard lock(mutex_);
+  is_over_ = true;
+  failure_ = failure;
+  changed_.notify_all();
+}
+
+void SessionThreads::serve(comm::Communicator& comm, const std::shared_ptr<const OpenModel>& model,
+                           const SessionThreadsOptions& options) {
+  try {
+    const int cores = static_cast<int>(std::thread::hardware_concurrency());
+    at::set_num_threads(std::max(1, cores / ranks_));  // For this rank's thread.
+    ModelSessions sessions(comm, model, options.sessions);
+    end_turn(nullptr);
+    int turn = 0;
+    while (const Action* action = next(turn++)) {
+      std::exception_ptr refusal;
+      try {
+        (*action)(sessions, comm.rank());
+      } catch (const InvalidArgument&) {
+        refusal = std::current_exception();
+      }
+      end_turn(refusal);
+    }
+  } catch (...) {
+    end_ranks();
+    throw;
+  }
+}
+
+const SessionThreads::Action* SessionThreads::next(int turn) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return ends_ || turn_ > turn; });
+  return ends_ ? nullptr : action_;
+}
+
+void SessionThreads::end_turn(const std::exception_ptr& refusal) {
+  const std::lock_guard lock(mutex_);
+  if (refusal) refusal_ = refusal;
+  ++done_;
+  changed_.notify_all();
+}
+
+void SessionThreads::end_ranks() {
+  const std::lock_guard lock(mutex_);
+  ends_ = true;
+  changed_.notify_all();
+}
+
+}  // namespace armillary::serve

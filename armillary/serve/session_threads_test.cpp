@@ -1,0 +1,94 @@
+// session_threads_test.cpp: a caller that is no rank gets the logits of one rank; what all ranks
+// refuse leaves them as they were, and any other error ends them with its reason.
+#include "armillary/serve/session_threads.h"
+
+#include <ATen/core/Tensor.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "armillary/core/error.h"
+#include "armillary/core/testing/expect_error.h"
+#include "armillary/serve/testing/tiny_model.h"
+
+namespace armillary::serve {
+namespace {
+
+const TinyModel& model_of_threads() {
+  static const TinyModel model;
+  return model;
+}
+
+SessionThreadsOptions three_ranks() {
+  return {.ranks = 3, .sessions = {.chunk = 16, .cache = {.page = 4, .pages = 32}}};
+}
+
+/// The logits on rank 0 behind a prompt.
+at::Tensor logits_behind(SessionThreads& threads, const Tokens& tokens) {
+  at::Tensor logits_V;
+  threads.run([&](ModelSessions& sessions, int rank) {
+    const SessionId session = sessions.sessions().open();
+    const Prompt prompt{session, tokens};
+    const at::Tensor read_BV = sessions.prefill(std::span(&prompt, 1));
+    sessions.sessions().release(session);
+    if (rank == 0) logits_V = read_BV[0];
+  });
+  return logits_V;
+}
+
+TEST(SessionThreads, GiveTheLogitsOfOneRank) {
+  SessionThreads threads(model_of_threads().open(), three_ranks());
+  for (const std::int64_t length : {37, 1, 20}) {
+    const Tokens text = TinyModel::text(length, length);
+    expect_close(logits_behind(threads, text), model_of_threads().last_logits(text), "read");
+  }
+}
+
+TEST(SessionThreads, RefuseAndGoOn) {
+  SessionThreads threads(model_of_threads().open(), three_ranks());
+  const auto decode = [&] {
+    threads.run([](ModelSessions& sessions, int) {
+      const NextToken next{77, 1};
+      sessions.decode(std::span(&next, 1));
+    });
+  };
+  EXPECT_THAT(error_of(decode), testing::HasSubstr("session 77 given, which is not open"));
+  const Tokens text = TinyModel::text(20);
+  expect_close(logits_behind(threads, text), model_of_threads().last_logits(text), "afterwards");
+}
+
+TEST(SessionThreads, EndWithARankThatFails) {
+  SessionThreads threads(model_of_threads().open(), three_ranks());
+  const auto error_of_run = [&](const SessionThreads::Action& action) -> std::string {
+    try {
+      threads.run(action);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_EQ(error_of_run([](ModelSessions&, int rank) {
+              if (rank == 1) throw Error("rank 1 is lost");
+            }),
+            "rank 1 is lost");
+  EXPECT_EQ(error_of_run([](ModelSessions&, int) {}),
+            "sessions: the ranks have ended: rank 1 is lost; new sessions are required");
+}
+
+TEST(SessionThreads, RefuseOptionsThatCannotBe) {
+  const auto error_with = [](const SessionThreadsOptions& options) {
+    return error_of([&] { const SessionThreads threads(model_of_threads().open(), options); });
+  };
+  SessionThreadsOptions options = three_ranks();
+  options.ranks = 0;
+  EXPECT_EQ(error_with(options), "sessions: 0 ranks given; at least 1 is required");
+  options = three_ranks();
+  options.sessions.layout = plan::parse_layout("balanced");
+  EXPECT_THAT(error_with(options), testing::HasSubstr("layout balanced given"));
+}
+
+}  // namespace
+}  // namespace armillary::serve

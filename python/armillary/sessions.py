@@ -1,0 +1,140 @@
+"""Models that read a prompt and continue it, token by token, over ranks: ``armillary.Sessions``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+
+import torch
+from torch import Tensor
+
+from armillary import _groups, _native
+from armillary.errors import InvalidArgument
+
+_DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+
+
+class Sessions:
+    """Sequences that a model has read, whose keys and values are spread over ranks.
+
+        with armillary.Sessions("llama/", ranks=4, chunk=8192) as sessions:
+            session, logits_V = sessions.prefill(ids)
+            copy = sessions.fork(session)
+            logits_BV = sessions.decode({session: 3, copy: 5})
+
+    `model` is a folder of Hugging Face, a GGUF file, or a run or checkpoint of `armillary train`. Ranks are
+    `ranks` threads of this process; with a `group` (a ProcessGroup or a DeviceMesh of one axis) they are its
+    processes, and each makes the same calls with the same values. Logits are those of one rank, up to
+    rounding, and are on the CPU.
+
+    A cache has `pages` of `page` tokens on each rank, for all sessions. A prefill reads `chunk` tokens at a
+    time (0: all), whose attention has this `layout` and `strategy`; `gather_queries` pays for a `decode` of
+    many sessions. `dtype` is float32, or bfloat16 for matrices and the cache. `timeout` (seconds) bounds
+    every wait of a rank for others.
+
+    Raises `InvalidArgument` for what cannot be, after which sessions go on; any other error ends them."""
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str],
+        *,
+        ranks: int | None = None,
+        group: _groups.Group = None,
+        pages: int = 1024,
+        page: int = 16,
+        chunk: int = 0,
+        layout: str = "zigzag",
+        strategy: str = "ring",
+        gather_queries: bool = False,
+        dtype: torch.dtype = torch.float32,
+        timeout: float = 600,
+    ) -> None:
+        self._native: _native.Sessions | None = None
+        if dtype not in _DTYPES:
+            raise InvalidArgument(f"Sessions: dtype {dtype} given; float32 or bfloat16 of torch is required")
+        if group is not None and ranks is not None:
+            raise InvalidArgument("Sessions: ranks and group given; one of them is required")
+        settings: dict[str, int | str | float] = {
+            "model": os.fspath(model),
+            "group": _name_of(group),
+            "ranks": 1 if ranks is None else ranks,
+            "pages": pages,
+            "page": page,
+            "chunk": chunk,
+            "layout": layout,
+            "strategy": strategy,
+            "gather_queries": gather_queries,
+            "dtype": _DTYPES[dtype],
+            "timeout": float(timeout),
+        }
+        self._native = _native.Sessions(settings)
+
+    def prefill(self, ids: Tensor | Sequence[int], session: int | None = None) -> tuple[int, Tensor]:
+        """Reads tokens `ids` [L] into a new session, or behind those of one. Returns it and the logits [V]
+        behind the last token. If it raises, there is no new session, and an old one is as before, or has
+        read whole chunks."""
+        tokens = _tokens_of(ids)
+        native = self._open()
+        if session is not None:
+            return session, native.prefill(session, tokens)
+        new = native.open()
+        try:
+            return new, native.prefill(new, tokens)
+        except InvalidArgument:
+            native.release(new)
+            raise
+
+    def decode(self, tokens: Mapping[int, int]) -> Tensor:
+        """Adds one token to each session. Returns the logits [B, V] behind them, in the order given."""
+        return self._open().decode([(session, int(token)) for session, token in tokens.items()])
+
+    def fork(self, session: int) -> int:
+        """A session that has read the same tokens, whose pages it shares until one of the two goes on."""
+        return self._open().fork(session)
+
+    def release(self, session: int) -> None:
+        """Ends a session: its pages are free."""
+        self._open().release(session)
+
+    def tokens(self, session: int) -> int:
+        """Tokens that a session has read."""
+        return self._open().tokens(session)
+
+    def close(self) -> None:
+        """Ends all sessions and their ranks. Closed ones may be closed again."""
+        native, self._native = self._native, None
+        if native is not None:
+            native.close()
+
+    def __enter__(self) -> Sessions:
+        self._open()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _open(self) -> _native.Sessions:
+        if self._native is None:
+            raise InvalidArgument("Sessions: they were closed; new ones are required")
+        return self._native
+
+
+def _name_of(group: _groups.Group) -> str:
+    if group is None:
+        return ""
+    found = _groups.process_group(group, "Sessions")
+    return "" if found is None else str(found.group_name)
+
+
+def _tokens_of(ids: Tensor | Sequence[int]) -> list[int]:
+    tokens = torch.as_tensor(ids)
+    # A list without tokens has no integer dtype, and is refused with the text of the library.
+    is_whole = not (tokens.is_floating_point() or tokens.is_complex() or tokens.dtype == torch.bool)
+    if tokens.dim() == 1 and (is_whole or tokens.numel() == 0):
+        return [int(token) for token in tokens.tolist()]
+    raise InvalidArgument(
+        f"Sessions: ids {list(tokens.shape)} of {tokens.dtype} given; whole numbers [L] are required"
+    )

@@ -1,0 +1,150 @@
+// sessions.cpp: sessions of a model for Python, over ranks that are threads of this process, or
+// over the processes of a group, each of which makes the same calls.
+#include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "armillary/comm/together.h"
+#include "armillary/serve/model_sessions.h"
+#include "armillary/serve/session_threads.h"
+#include "python/src/bind.h"
+#include "python/src/groups.h"
+
+namespace armillary::python {
+namespace py = pybind11;
+namespace {
+
+using serve::ModelSessions;
+using serve::SessionId;
+
+/// What Python says of the ranks and their sessions.
+struct SessionSettings {
+  std::string model;
+  std::string group;  ///< Empty: `threads.ranks` threads.
+  at::ScalarType dtype = at::kFloat;
+  serve::SessionThreadsOptions threads;
+};
+
+SessionSettings read_settings(const py::dict& fields) {
+  const auto number = [&](const char* key) { return fields[key].cast<std::int64_t>(); };
+  const auto text = [&](const char* key) { return fields[key].cast<std::string>(); };
+  return {.model = text("model"),
+          .group = text("group"),
+          .dtype = text("dtype") == "bfloat16" ? at::kBFloat16 : at::kFloat,
+          .threads = {.ranks = fields["ranks"].cast<int>(),
+                      .timeout_s = fields["timeout"].cast<double>(),
+                      .sessions = {.layout = plan::parse_layout(text("layout")),
+                                   .strategy = text("strategy"),
+                                   .chunk = number("chunk"),
+                                   .gather_queries = fields["gather_queries"].cast<bool>(),
+                                   .cache = {.page = number("page"), .pages = number("pages")}}}};
+}
+
+/// The end of this process in a group, with its sessions.
+struct GroupSessions {
+  explicit GroupSessions(const SessionSettings& settings)
+      : comm(join_group({.name = settings.group, .timeout_s = settings.threads.timeout_s})) {
+    std::shared_ptr<const serve::OpenModel> model;
+    comm::run_together(*comm, [&] { model = serve::open_model(settings.model, settings.dtype); });
+    sessions = std::make_unique<ModelSessions>(*comm, std::move(model), settings.threads.sessions);
+  }
+
+  std::unique_ptr<comm::Communicator> comm;
+  std::unique_ptr<ModelSessions> sessions;
+};
+
+/// Functions are called without Python's lock.
+class PythonSessions {
+ public:
+  explicit PythonSessions(const SessionSettings& settings) {
+    if (settings.group.empty()) {
+      threads_ = std::make_unique<serve::SessionThreads>(
+          serve::open_model(settings.model, settings.dtype), settings.threads);
+    } else {
+      group_ = std::make_unique<GroupSessions>(settings);
+    }
+  }
+  PythonSessions(const PythonSessions&) = delete;
+  PythonSessions& operator=(const PythonSessions&) = delete;
+  ~PythonSessions() {
+    const py::gil_scoped_release no_gil;  // Threads are joined.
+    close();
+  }
+
+  void close() {
+    threads_.reset();
+    group_.reset();
+  }
+
+  /// The result of a call that all ranks make.
+  template <class Result>
+  Result call(const std::function<Result(ModelSessions&)>& action) {
+    const c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);
+    if (group_) return action(*group_->sessions);
+    Result result{};
+    threads_->run([&](ModelSessions& sessions, int rank) {
+      Result own = action(sessions);
+      if (rank == 0) result = std::move(own);
+    });
+    return result;
+  }
+
+  SessionId open() {
+    return call<SessionId>([](ModelSessions& s) { return s.sessions().open(); });
+  }
+  SessionId fork(SessionId session) {
+    return call<SessionId>([&](ModelSessions& s) { return s.sessions().fork(session); });
+  }
+  void release(SessionId session) {
+    call<bool>([&](ModelSessions& s) {
+      s.sessions().release(session);
+      return true;
+    });
+  }
+  std::int64_t tokens(SessionId session) {
+    return call<std::int64_t>([&](ModelSessions& s) { return s.sessions().tokens(session); });
+  }
+  at::Tensor prefill(SessionId session, std::vector<std::int64_t> tokens) {
+    const std::vector<serve::Prompt> prompts{{session, std::move(tokens)}};
+    return call<at::Tensor>([&](ModelSessions& s) { return s.prefill(prompts)[0]; });
+  }
+  at::Tensor decode(const std::vector<std::pair<SessionId, std::int64_t>>& pairs) {
+    std::vector<serve::NextToken> next;
+    for (const auto& [session, token] : pairs) next.push_back({session, token});
+    return call<at::Tensor>([&](ModelSessions& s) { return s.decode(next); });
+  }
+
+ private:
+  std::unique_ptr<serve::SessionThreads> threads_;
+  std::unique_ptr<GroupSessions> group_;
+};
+
+}  // namespace
+
+void bind_sessions(py::module_& module) {
+  using Release = py::call_guard<py::gil_scoped_release>;
+  py::class_<PythonSessions>(module, "Sessions")
+      .def(py::init([](const py::dict& fields) {
+             const SessionSettings settings = read_settings(fields);
+             const py::gil_scoped_release no_gil;
+             return std::make_unique<PythonSessions>(settings);
+           }),
+           py::arg("settings"))
+      .def("open", &PythonSessions::open, Release())
+      .def("fork", &PythonSessions::fork, py::arg("session"), Release())
+      .def("release", &PythonSessions::release, py::arg("session"), Release())
+      .def("tokens", &PythonSessions::tokens, py::arg("session"), Release())
+      .def("prefill", &PythonSessions::prefill, py::arg("session"), py::arg("tokens"), Release())
+      .def("decode", &PythonSessions::decode, py::arg("next"), Release())
+      .def("close", &PythonSessions::close, Release());
+}
+
+}  // namespace armillary::python

@@ -1,0 +1,152 @@
+"""Sessions of a model folder: logits are those of transformers, over threads and over processes."""
+
+import pytest
+import ranks
+import torch
+
+import armillary
+
+transformers = pytest.importorskip("transformers")
+
+WORDS = 61
+
+
+def model_of(window=None):
+    """A tiny model with random weights in fp32, whose attention is far from uniform."""
+    torch.manual_seed(5)
+    sizes = {
+        "vocab_size": WORDS,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "bos_token_id": 0,
+        "eos_token_id": 1,
+        "pad_token_id": None,
+    }
+    family = "Llama" if window is None else "Mistral"
+    if window is not None:
+        sizes["sliding_window"] = window
+    config = getattr(transformers, family + "Config")(**sizes)
+    model = getattr(transformers, family + "ForCausalLM")(config).float().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.uniform_(0.5, 1.5)
+            else:
+                parameter.normal_(0, 0.2)
+    return model
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    model = model_of()
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def text(length, seed=0):
+    return torch.randint(WORDS, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def expected(model, ids):
+    with torch.no_grad():
+        return model(torch.tensor([ids]), use_cache=False).logits[0, -1]
+
+
+def assert_close(logits, right):
+    assert (logits - right).abs().max() <= 1e-5 * right.abs().max()
+
+
+@pytest.mark.parametrize(("threads", "chunk"), [(1, 0), (3, 0), (3, 48), (2, 5)])
+def test_logits_are_those_of_transformers(llama, threads, chunk):
+    folder, model = llama
+    ids = text(100)
+    with armillary.Sessions(folder, ranks=threads, chunk=chunk, page=8, pages=32) as sessions:
+        session, logits = sessions.prefill(torch.tensor(ids))
+        assert logits.shape == (WORDS,)
+        assert_close(logits, expected(model, ids))
+        for token in (3, 7):
+            ids.append(token)
+            assert_close(sessions.decode({session: token})[0], expected(model, ids))
+        more = text(20, seed=1)
+        again, logits = sessions.prefill(more, session)
+        assert again == session and sessions.tokens(session) == 122
+        assert_close(logits, expected(model, ids + more))
+
+
+def test_a_window_is_obeyed(tmp_path):
+    model = model_of(window=24)
+    model.save_pretrained(tmp_path)
+    ids = text(120)
+    # Fewer pages than the text has: those behind the window are used again.
+    with armillary.Sessions(tmp_path, ranks=2, chunk=32, page=8, pages=6) as sessions:
+        session, logits = sessions.prefill(ids)
+        assert_close(logits, expected(model, ids))
+        assert_close(sessions.decode({session: 4})[0], expected(model, [*ids, 4]))
+
+
+def test_forks_share_pages_until_they_are_released(llama):
+    folder, model = llama
+    ids = text(40)
+    with armillary.Sessions(folder, ranks=2, page=4, pages=12) as sessions:
+        session, _ = sessions.prefill(ids)
+        copy = sessions.fork(session)
+        logits = sessions.decode({session: 3, copy: 5})
+        assert_close(logits[0], expected(model, [*ids, 3]))
+        assert_close(logits[1], expected(model, [*ids, 5]))
+        with pytest.raises(armillary.InvalidArgument, match="released sessions or a larger cache"):
+            sessions.prefill(text(60))
+        sessions.release(session)
+        assert sessions.tokens(copy) == 41
+        assert_close(sessions.decode({copy: 9})[0], expected(model, [*ids, 5, 9]))
+        sessions.release(copy)
+        other, logits = sessions.prefill(text(60))
+        assert_close(logits, expected(model, text(60)))
+        assert other not in (session, copy)
+
+
+def test_wrong_use_is_refused_and_sessions_go_on(llama, tmp_path):
+    folder, model = llama
+
+    def refused(text, call):
+        with pytest.raises(armillary.InvalidArgument, match=text):
+            call()
+
+    refused("has none of recipe.toml, manifest.json and config.json", lambda: armillary.Sessions(tmp_path))
+    refused("layout balanced given", lambda: armillary.Sessions(folder, layout="balanced"))
+    refused("0 ranks given", lambda: armillary.Sessions(folder, ranks=0))
+    refused("dtype torch.float16 given", lambda: armillary.Sessions(folder, dtype=torch.float16))
+    sessions = armillary.Sessions(folder, ranks=2)
+    refused("a prompt without tokens", lambda: sessions.prefill([]))
+    refused(r"ids \[1, 2\] of torch.int64", lambda: sessions.prefill([[1, 2]]))
+    refused(r"torch.float32 given; whole numbers", lambda: sessions.prefill([1.5]))
+    refused("token 61 given; one from 0 to 60", lambda: sessions.prefill([WORDS]))
+    refused("session 99 given, which is not open", lambda: sessions.decode({99: 1}))
+    refused("session 99 given, which is not open", lambda: sessions.fork(99))
+    session, logits = sessions.prefill([4, 5])
+    assert_close(logits, expected(model, [4, 5]))
+    sessions.close()
+    sessions.close()
+    refused("they were closed", lambda: sessions.tokens(session))
+
+
+def in_processes(rank, world, folder):
+    import torch.distributed as dist
+
+    with armillary.Sessions(folder, group=dist.group.WORLD, chunk=48, page=8, pages=32) as sessions:
+        session, first = sessions.prefill(text(100))
+        with pytest.raises(armillary.InvalidArgument, match="token -1 given"):
+            sessions.decode({session: -1})
+        return torch.stack([first, sessions.decode({session: 3})[0]])
+
+
+def test_processes_of_a_group(llama):
+    folder, model = llama
+    right = [expected(model, text(100)), expected(model, [*text(100), 3])]
+    for logits in ranks.run(3, in_processes, folder):
+        for one, of_model in zip(logits, right, strict=True):
+            assert_close(one, of_model)
