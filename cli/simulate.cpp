@@ -1,6 +1,6 @@
 // The verb `simulate`: times of plans on a described cluster. It prints a table for each pass,
 // JSON, a comparison of all strategies, or the list of presets, and writes a trace. Ranges of
-// problems and published measurements are in files of their own.
+// problems, prompts of a model and published measurements are in files of their own.
 #include "cli/simulate.h"
 
 #include <fmt/format.h>
@@ -29,6 +29,7 @@ constexpr const char* kSimulateExamples = R"(Examples:
   armillary simulate --cluster my.toml --world 4 --trace trace.json
   armillary simulate --cluster c3 --world 8..64 --seq 32768..1048576 --heads 32 --head-dim 128 --csv c3.csv
   armillary simulate --cluster c1 --weak --world 8..64 --seq 65536 --heads 32 --head-dim 128 --csv weak.csv
+  armillary simulate --serve llama3-70b --cluster c1:nodes=16 --tp 8 --seq 1048576
   armillary simulate recipes/llama.toml --cluster c6 --set training.mixed_precision_param=bfloat16
   armillary simulate --published
   armillary simulate --rows my_rows.json --json
@@ -48,6 +49,7 @@ struct SimulateFlags : ProblemFlags {
   bool clusters = false;
   bool fold = false;
   RangeFlags ranges;
+  ServeFlags serve;
   PublishedFlags published;
 };
 
@@ -239,6 +241,11 @@ void run(const CLI::App& verb, const SimulateFlags& flags) {
         "--cluster: none given; a preset (`armillary simulate --clusters`) or a .toml file is "
         "required");
   }
+  if (!flags.serve.model.empty()) {
+    return run_serve(
+        verb,
+        {.flags = flags.serve, .problem = flags, .cluster = flags.cluster, .json = flags.json});
+  }
   if (has_ranges(flags, flags.ranges)) {
     refuse_with_ranges(verb);
     RangeFlags ranges = flags.ranges;
@@ -278,6 +285,7 @@ void add_simulate(CLI::App& app, int& exit_code) {
       ->excludes(compare);
   verb->add_flag("--clusters", flags->clusters, "All presets")->excludes(json)->excludes(compare);
   add_range_flags(*verb, flags->ranges);
+  add_serve_flags(*verb, flags->serve);
   add_published_flags(*verb, flags->published);
   verb->footer(kSimulateExamples);
   verb->callback([verb, flags, &exit_code] {

@@ -96,6 +96,40 @@ TEST(Simulate, WritesATrace) {
   expect_error(to("trace.json/t.json"), HasSubstr("trace.json/t.json' (Not a directory); a file"));
 }
 
+TEST(Simulate, PricesAPromptOfAModel) {
+  const std::vector<std::string> words{"simulate", "--serve", "llama3-8b", "--cluster", "c5"};
+  const auto with_words = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const ProgramRun table = run(with_words({"--world", "8", "--tp", "2", "--seq", "65536"}));
+  EXPECT_EQ(table.code, 0) << table.err;
+  EXPECT_THAT(table.out,
+              AllOf(StartsWith("llama3-8b on c5: 1 sequence of 65536 tokens over 8 ranks, cp 4, tp "
+                               "2, ring and zigzag\n  time to first token "),
+                    HasSubstr("\n  time per token "), HasSubstr(" 131072 bytes a token on all\n"),
+                    HasSubstr("\n  longest prompt ")));
+  // All devices of the cluster.
+  const ProgramRun json =
+      run(with_words({"--seq", "1048576", "--json", "--strategy", "usp:u=8", "--batch", "1"}));
+  EXPECT_EQ(json.code, 0) << json.err;
+  EXPECT_THAT(json.out, AllOf(StartsWith("{\"prompt\":1048576,\"sequences\":1,\"cp\":16,\"tp\":1,"
+                                         "\"strategy\":\"usp:u=8\""),
+                              HasSubstr("\"cache_bytes\":8589934592.0")));
+  expect_error(with_words({"--seq", "67108864"}),
+               AllOf(StartsWith("simulate: 1 sequence of 67108864 tokens over cp 16, tp 1 of c5: "
+                                "does not fit: needs "),
+                     HasSubstr("the longest prompt that fits is ")));
+  expect_error(with_words({"--heads", "8"}),
+               StartsWith("simulate: --heads given with --serve, whose model has heads"));
+  expect_error(with_words({"--csv", "a.csv"}), StartsWith("simulate: --csv given with --serve"));
+  expect_error(with_words({"--world", "8", "--tp", "3"}), HasSubstr("is required; nearest: 2"));
+  expect_error({"simulate", "--cluster", "c5", "--tp", "2"}, HasSubstr("--serve"));
+  expect_error({"simulate", "--cluster", "c5", "--serve", "my.toml"},
+               HasSubstr("nearest: advise my.toml --step prefill"));
+}
+
 TEST(SimulateError, ClustersThatDoNotExist) {
   expect_error({"simulate"}, StartsWith("--cluster: none given; a preset"));
   expect_error({"simulate", "--cluster", "c66"},

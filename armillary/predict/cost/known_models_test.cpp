@@ -14,6 +14,7 @@ TEST(KnownModels, ShapesAreThosePublished) {
   EXPECT_NEAR(static_cast<double>(parse_model("llama2-7b").parameters), 6.74e9, 0.01e9);
   EXPECT_NEAR(static_cast<double>(parse_model("llama3-8b").parameters), 8.03e9, 0.01e9);
   EXPECT_NEAR(static_cast<double>(parse_model("llama3-70b").parameters), 70.6e9, 0.2e9);
+  EXPECT_NEAR(static_cast<double>(parse_model("llama3-405b").parameters), 405.8e9, 0.2e9);
   EXPECT_NEAR(static_cast<double>(parse_model("gpt3-175b").parameters), 175e9, 1e9);
   const ModelCost own = parse_model("layers=2,hidden=64,heads=4,ffn=128,vocab=100,gated=false");
   EXPECT_EQ(own.attention.kv_heads, 4);
