@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <string>
 #include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/collectives.h"
@@ -30,6 +32,8 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
 #include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/cost/inference.h"
+#include "armillary/predict/sim/device_dtype.h"
 #include "armillary/predict/tune/automatic.h"
 #include "armillary/serve/model_weights.h"
 #include "armillary/serve/token_text.h"
@@ -37,6 +41,7 @@
 #include "armillary/text/tokenizer/load_tokenizer.h"
 #include "armillary/train/packed_text.h"
 #include "armillary/train/tensor_parallel_over_ranks.h"
+#include "cli/inference_text.h"
 #include "cli/stop_signals.h"
 #include "cli/torch/engine.h"
 #include "cli/verbs.h"
@@ -50,6 +55,7 @@ Examples:
   armillary generate smollm.gguf --prompt-file long.txt --ranks 4 --chunk 8192
   armillary generate llama/ --prompt-file prompt.txt --ranks 4 --tp 2 --temperature 0.8 --top-p 0.95 --seed 7
   armillary launch -n 4 -- generate llama/ --prompt-file long.txt --ranks 4      4 processes
+  armillary generate llama/ --prompt-file long.txt --ranks 128 --tp 8 --dtype bf16 --dry-run --cluster c1:nodes=16
 
 Each rank keeps its part of the keys and values of what was read. The text is the same on any number of ranks, with any
 layout, strategy and chunk, up to rounding. Models that were trained on bytes continue bytes. SIGTERM or Ctrl-C ends
@@ -69,6 +75,8 @@ struct GenerateArguments {
   std::string strategy = "ring";
   std::string dtype = "fp32";
   bool json = false;
+  bool dry_run = false;
+  std::string cluster;  ///< Of a dry run.
   launch::EngineFlags engine;
 
   MeshShape mesh() const { return {.cp = ranks / tp, .tp = tp}; }
@@ -95,6 +103,31 @@ void require_positive(std::string_view flag, std::int64_t value) {
   fail<InvalidArgument>("generate: {} {} given; at least 1 is required", flag, value);
 }
 
+/// A dry run prices one pass over the prompt, by a strategy that is named.
+void check_dry_run(const GenerateArguments& arguments) {
+  if (!arguments.dry_run) {
+    if (arguments.cluster.empty()) return;
+    fail<InvalidArgument>("generate: --cluster {} given; it is of --dry-run, which is required",
+                          excerpt(arguments.cluster));
+  }
+  if (arguments.cluster.empty()) {
+    fail<InvalidArgument>(
+        "generate: --dry-run given; --cluster with a preset (`armillary simulate --clusters`) or a "
+        ".toml file is required");
+  }
+  if (arguments.chunk != 0) {
+    fail<InvalidArgument>(
+        "generate: --chunk {} given with --dry-run, whose prompt is read in one pass; none, or 0, "
+        "is required",
+        arguments.chunk);
+  }
+  if (!tune::is_automatic(arguments.strategy)) return;
+  fail<InvalidArgument>(
+      "generate: --strategy {} given with --dry-run; one by name is required; "
+      "nearest: ring",
+      arguments.strategy);
+}
+
 void check_arguments(const GenerateArguments& arguments) {
   require_positive("--ranks", arguments.ranks);
   require_positive("--tp", arguments.tp);
@@ -105,6 +138,7 @@ void check_arguments(const GenerateArguments& arguments) {
                           arguments.tp, arguments.ranks,
                           nearest_divisor(arguments.ranks, arguments.tp));
   }
+  check_dry_run(arguments);
   check_sampling(arguments.options.sampling);
   dtype_of(arguments.dtype);
   plan::parse_layout(arguments.layout);
@@ -277,9 +311,38 @@ void run_rank(comm::Communicator& world, const GenerateArguments& arguments,
   print_continuation(arguments, input, result, sessions.cache().bytes());
 }
 
+/// What the prompt takes on the cluster of a dry run. Reads no weights.
+void print_estimate(const GenerateArguments& arguments, const GenerateInput& input) {
+  const at::ScalarType dtype = dtype_of(arguments.dtype);
+  const plan::Dtype plan_dtype = dtype == at::kFloat ? plan::Dtype::F32 : plan::Dtype::Bf16;
+  sim::Cluster cluster = sim::load_cluster(arguments.cluster);
+  sim::DeviceInDtype device = sim::device_in(cluster.device, plan_dtype);
+  cluster.device = std::move(device.device);
+  const cost::Inference inference{
+      .model = model::model_cost(
+          input.file.options(),
+          {.dtype = dtype, .native_bf16 = true, .seq_len = input.most_tokens(arguments)}),
+      .prompt = static_cast<std::int64_t>(input.prompt.size()),
+      .cp = arguments.mesh().cp,
+      .tp = arguments.tp,
+      .strategy = plan::parse_strategy(arguments.strategy),
+      .layout = plan::parse_layout(arguments.layout),
+      .dtype = plan_dtype,
+      .parameter_bytes = static_cast<double>(c10::elementSize(dtype))};
+  const cost::InferenceCost cost = inference_cost(inference, cluster);
+  check_inference_fits("generate", inference, cost, cluster);
+  if (arguments.json) {
+    fmt::print("{}\n", to_json(inference, cost));
+    return;
+  }
+  print_inference(arguments.model, inference, cost, cluster);
+  if (!device.assumed.empty()) fmt::print("  assumed             {}\n", device.assumed);
+}
+
 void run_generate(const GenerateArguments& arguments) {
   const StopSignals stop_signals;
   check_arguments(arguments);
+  if (arguments.dry_run) return print_estimate(arguments, input_of(arguments));
   const launch::EngineChoice choice = choose_engine(
       arguments.engine, {arguments.ranks, fmt::format("--ranks {}", arguments.ranks)});
   const GenerateInput input = input_of(arguments);
@@ -322,6 +385,10 @@ void add_generate(CLI::App& app, int& exit_code) {
                    "Matrices, activations, keys and values: fp32 or bf16; default fp32");
   verb->add_option("--page", arguments->page, "Tokens of a page of the cache; default 16");
   verb->add_flag("--json", arguments->json, "One JSON object");
+  verb->add_flag(
+      "--dry-run", arguments->dry_run,
+      "Print time to first token, time per token and memory on --cluster; read no weights");
+  verb->add_option("--cluster", arguments->cluster, "PRESET, PRESET:nodes=N, or a .toml file");
   add_engine_flags(*verb, arguments->engine);
   verb->footer(kGenerateExamples);
   verb->callback([arguments, &exit_code] {

@@ -35,6 +35,11 @@ TEST(GenerateError, BadInputIsRefused) {
   refused({prompt, "--dtype", "bf17"}, "bf16");
   refused({prompt, "--layout", "zigzig"}, "zigzag");
   refused({prompt, "--strategy", "rink"}, "ring");
+  refused({prompt, "--dry-run"}, "--dry-run given; --cluster with a preset");
+  refused({prompt, "--cluster", "c5"}, "--cluster c5 given; it is of --dry-run");
+  refused({prompt, "--dry-run", "--cluster", "c5", "--chunk", "8"},
+          "--chunk 8 given with --dry-run");
+  refused({prompt, "--dry-run", "--cluster", "c5", "--strategy", "auto"}, "nearest: ring");
   expect_error({"generate", folder.path("run")}, HasSubstr("--prompt-file"));
 }
 

@@ -77,6 +77,26 @@ def test_short_texts_have_the_first_frequencies(tmp_path):
     assert result["tokens"] == greedy(folder, tokenizer.encode("to be").ids)[:8]
 
 
+def test_a_dry_run_says_what_a_prompt_takes(tmp_path):
+    folder, prompt = tmp_path / "model", tmp_path / "prompt.txt"
+    save(folder, "llama")
+    prompt.write_text(TEXT[:50])
+    shape = json.loads((folder / "config.json").read_text())
+    head_dim = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
+    for dtype, size in (("fp32", 4), ("bf16", 2)):
+        flags = ("--dtype", dtype, "--dry-run", "--cluster", "c5")
+        costs = continued(folder, prompt, "--ranks", 4, *flags)
+        assert (costs["prompt"], costs["cp"], costs["tp"]) == (50, 4, 1)
+        layer = 2 * shape["num_key_value_heads"] * head_dim * size
+        assert costs["cache_bytes"] == 13 * shape["num_hidden_layers"] * layer
+        assert costs["time_to_first_token_s"]["attention"] > 0
+        assert costs["longest_prompt"] > 50
+    words = ("--prompt-file", prompt, "--ranks", 16, "--dry-run", "--cluster", "c5")
+    text = output_of(PROGRAM, "generate", folder, *words)
+    assert "50 tokens over 16 ranks, cp 16, tp 1, ring and zigzag" in text
+    assert "time to first token" in text
+
+
 def test_words_without_a_tokenizer_are_refused(tmp_path):
     tiny("llama").save_pretrained(tmp_path / "model")
     (tmp_path / "prompt.txt").write_text("x")
