@@ -67,6 +67,11 @@ TEST(Bounds, ErrorsOfPublishedRows) {
       {.rows = "table6_64k_b1_tp1_*", .count = 4, .each = 0.05},
       {.rows = "table6_64k_b1_tp4_*", .count = 2, .each = 0.05},
       {.rows = "table6_64k_b1_tp8_*", .count = 1, .each = 0.05},
+      {.rows = "llama405b_prefill_1m_*", .count = 1, .each = 0.1},
+      {.rows = "llama405b_prefill_*", .count = 10, .each = 0.25, .mean = 0.1},
+      {.rows = "llama405b_decode_*_cp1", .count = 3, .each = 0.2},
+      // Their ring pads one query to two.
+      {.rows = "llama405b_decode_*_cp2", .count = 3, .each = 0.35},
   };
   const Predicted& all = all_predictions();
   for (const Bound& bound : bounds) {

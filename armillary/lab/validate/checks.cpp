@@ -133,7 +133,7 @@ std::vector<Check> all_checks() {
   std::vector<Check> checks;
   for (const auto& some :
        {ring_balance(), model_m(), startrail_volumes(), startrail_steps(), attention2d_volumes(),
-        attention2d_steps(), longest_sequences(), replicas()}) {
+        attention2d_steps(), longest_sequences(), replicas(), xdit_volumes(), million_tokens()}) {
     checks.insert(checks.end(), some.begin(), some.end());
   }
   return checks;

@@ -69,6 +69,15 @@ std::vector<Check> longest_sequences();
 /// Data beside sequence parallelism: figure 5 of USP.
 std::vector<Check> replicas();
 
+/// Elements that a rank sends in forward of a layer, by the table of xDiT's README: 4 p h for TP,
+/// 2 p h for Ring, 4 p h / N for Ulysses. DistriFusion and PipeFusion, whose K and V are stale, are
+/// no attention that this project has.
+std::vector<Check> xdit_volumes();
+
+/// Prefill and decode of Llama 3 405B over up to 128 H100 (arXiv:2411.01783, sections 4.2 and 4.3,
+/// appendix A).
+std::vector<Check> million_tokens();
+
 /// All of the above.
 std::vector<Check> all_checks();
 

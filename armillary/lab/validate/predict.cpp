@@ -1,5 +1,6 @@
 // Columns of a row become a problem, a strategy and a layout, and these become seconds: of
-// simulated attention alone, of a collective and the kernels after it, or of a training step.
+// simulated attention alone, of a collective and the kernels after it, of a training step, or of a
+// phase of inference.
 #include "armillary/lab/validate/predict.h"
 
 #include <fmt/format.h>
@@ -14,6 +15,7 @@
 #include "armillary/core/error.h"
 #include "armillary/core/names.h"
 #include "armillary/lab/validate/model_step.h"
+#include "armillary/predict/cost/decode.h"
 
 namespace armillary::validate {
 namespace {
@@ -176,14 +178,14 @@ plan::Mask reversed_zigzag(std::int64_t seq, int ranks) {
 }
 
 std::vector<plan::Pass> passes(const PublishedRow& row) {
-  if (row.pass == "fwd") return {plan::Pass::Forward};
+  if (row.pass == "fwd" || row.pass == "prefill") return {plan::Pass::Forward};
   if (row.pass == "bwd") return {plan::Pass::Backward};
   if (row.pass == "fwd_bwd" || row.pass == "train_step") {
     return {plan::Pass::Forward, plan::Pass::Backward};
   }
   fail<InvalidArgument>(
-      "row {}: corrected_pass, or pass where it is null, is {}; fwd, bwd, fwd_bwd or train_step is "
-      "required",
+      "row {}: corrected_pass, or pass where it is null, is {}; fwd, bwd, fwd_bwd, train_step, "
+      "prefill or decode is required",
       row.id, row.pass.empty() ? "null" : row.pass);
 }
 
@@ -207,12 +209,12 @@ bool legal(const PublishedRun& run) {
   }
 }
 
-/// The training step of a row.
+/// The step of a row of a model: of training, or of a prompt that is read.
 cost::Step step(const PublishedRow& row) {
   const int heads = needed(row, row.q_heads, "q_heads");
   if (bytes_of(row.dtype) != 2) {
-    fail<InvalidArgument>("row {}: dtype {} of a train_step; bf16 or fp16 is required", row.id,
-                          to_string(row.dtype));
+    fail<InvalidArgument>("row {}: dtype {} of a {}; bf16 or fp16 is required", row.id,
+                          to_string(row.dtype), row.pass);
   }
   return {.model = cost::cost_of({.layers = needed(row, row.layers, "layers"),
                                   .hidden = needed(row, row.hidden, "hidden_dim"),
@@ -222,7 +224,34 @@ cost::Step step(const PublishedRow& row) {
                                   .ffn = needed(row, row.ffn, "ffn_dim"),
                                   .vocab = needed(row, row.vocab, "vocab_size")}),
           .seq = needed(row, row.seq, "seq_len_tokens"),
-          .batch = row.batch};
+          .batch = row.batch,
+          .kind = row.pass == "train_step" ? cost::StepKind::Train : cost::StepKind::Prefill};
+}
+
+/// Whether the row is about layers of a model, not attention alone.
+bool is_model_step(const PublishedRow& row) {
+  return row.pass == "train_step" || row.pass == "prefill" || row.pass == "decode";
+}
+
+cost::Parallelism parallelism(const PublishedRow& row) {
+  return {
+      .mesh = {.dp = row.dp, .cp = sequence_ranks(row), .tp = row.tp}, .zero = 1, .microbatch = 0};
+}
+
+/// Seconds of a token behind the sequence. With `fp8 feed-forward` in its implementation a
+/// parameter there has one byte.
+double decode_seconds(const PublishedRow& row, const Constants& constants) {
+  check_degrees(row);
+  const cost::Step of = step(row);
+  const bool is_fp8 = row.implementation.find("fp8 feed-forward") != std::string::npos;
+  const double ffn = 3.0 * *row.hidden * *row.ffn * *row.layers;  // gate, up and down
+  const double fp8_share = is_fp8 ? ffn / static_cast<double>(of.model.matmul_parameters) : 0;
+  return cost::decode_time({.model = of.model,
+                            .context = of.seq,
+                            .sequences = of.batch,
+                            .parameter_bytes = 2 - fp8_share},
+                           parallelism(row).mesh, cluster(constants))
+      .total();
 }
 
 /// Gathers K, V (and reduce-scatters dK, dV) with a ring over all ranks as NCCL's collectives do,
@@ -326,11 +355,11 @@ std::optional<double> Prediction::error() const {
 
 PublishedRun published_run(const PublishedRow& row) {
   check_degrees(row);
-  const bool of_a_model = row.pass == "train_step" || is_startrail_gain(row);
+  const bool of_a_model = is_model_step(row) || is_startrail_gain(row);
   if (!of_a_model && row.layers.value_or(1) != 1) {
     fail<InvalidArgument>(
         "row {}: layers = {} of a pass that is attention alone; 1 or null is required, or the pass "
-        "train_step",
+        "train_step, prefill or decode",
         row.id, *row.layers);
   }
   const int ranks = sequence_ranks(row);
@@ -398,14 +427,12 @@ Prediction predict(const PublishedRow& row) {
     result.missing = not_modelled(row.strategy);
   } else if (row.strategy == "ring_allgather") {
     result.predicted = allgather_seconds(row, numbers);
-  } else if (row.pass == "train_step") {
-    result.predicted =
-        cost::step_time(step(row),
-                        {.mesh = {.dp = row.dp, .cp = sequence_ranks(row), .tp = row.tp},
-                         .zero = 1,
-                         .microbatch = 0},
-                        cluster(numbers), attention_time(published_run(row), numbers), numbers.step)
-            .total();
+  } else if (row.pass == "decode") {
+    result.predicted = decode_seconds(row, numbers);
+  } else if (is_model_step(row)) {
+    result.predicted = cost::step_time(step(row), parallelism(row), cluster(numbers),
+                                       attention_time(published_run(row), numbers), numbers.step)
+                           .total();
   } else {
     result.predicted = seconds(published_run(row), numbers);
   }

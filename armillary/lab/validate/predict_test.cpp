@@ -112,8 +112,8 @@ TEST(Predict, RowsThatMakeNoSenseAreRefused) {
   row.ring = 2;
   expect_refused(row, "their product must be the ranks");
   row = ring_row();
-  row.pass = "prefill";
-  expect_refused(row, "is prefill; fwd, bwd");
+  row.pass = "prefil";
+  expect_refused(row, "is prefil; fwd, bwd");
   row = ring_row();
   row.cluster = "C99";
   expect_refused(row, "c99");
@@ -295,6 +295,36 @@ TEST(Constants, OfTokenRingAreOfThreeSteps) {
   }
   EXPECT_EQ(fitted,
             (std::set<std::string>{"tokenring_step0", "tokenring_step1", "tokenring_step2"}));
+}
+
+/// A prompt on one rank, and the token behind it: sums of terms.
+TEST(Predict, PhasesOfInference) {
+  PublishedRow row = ring_row();
+  row.gpus = 1;
+  row.layers = 2;
+  row.hidden = 1024;
+  row.ffn = 4096;
+  row.vocab = 1000;
+  row.pass = "decode";
+  const sim::Cluster cluster = sim::load_cluster("c6");
+  // Q, K, V and Out, gate, up and down, and the output matrix; K and V of 8 heads of 128.
+  const double attention = 2 * 4.0 * 1024 * 1024;
+  const double ffn = 2 * 3.0 * 1024 * 4096;
+  const double cache = 65536 * 2 * 2.0 * 8 * 128 * 2;
+  const double memory = cluster.device.memory_bytes_per_s;
+  EXPECT_NEAR(*predict(row).predicted, (2 * (attention + ffn + 1024 * 1000) + cache) / memory,
+              1e-12);
+  row.implementation = "fp8 feed-forward";
+  EXPECT_NEAR(*predict(row).predicted, (2 * (attention + 1024 * 1000) + ffn + cache) / memory,
+              1e-12);
+  row.pass = "prefill";
+  const double prefill = *predict(row).predicted;
+  row.pass = "fwd";
+  row.layers = 1;
+  const double rate = cluster.device.matmul_flops_per_s;
+  const double products = (2 * (attention + ffn) * 65536 + 2 * 1024 * 1000) / rate;
+  const double passes = 2 * 20 * 2.0 * 1024 * 65536 / memory;
+  EXPECT_NEAR(prefill, 2 * *predict(row).predicted + products + passes, 1e-9 * prefill);
 }
 
 /// Rows of strategies and parts, each beside another way to its value.

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -55,9 +56,10 @@ class RowReader {
   /// A pass, or nothing if the column is null.
   std::string pass(const char* column) const {
     std::string name = text(column);
-    if (!name.empty() && name != "fwd" && name != "bwd" && name != "fwd_bwd" &&
-        name != "train_step") {
-      refuse(column, "fwd, bwd, fwd_bwd, train_step or null");
+    constexpr std::array<std::string_view, 7> kPasses{"",           "fwd",     "bwd",   "fwd_bwd",
+                                                      "train_step", "prefill", "decode"};
+    if (std::ranges::find(kPasses, name) == kPasses.end()) {
+      refuse(column, "fwd, bwd, fwd_bwd, train_step, prefill, decode or null");
     }
     return name;
   }

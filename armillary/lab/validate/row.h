@@ -28,7 +28,8 @@ struct PublishedRow {
   std::int64_t batch = 1;
   plan::Dtype dtype = plan::Dtype::Bf16;
   bool causal = false;
-  std::string pass;   ///< fwd, bwd, fwd_bwd, train_step: corrected, or as printed; may be empty.
+  /// fwd, bwd, fwd_bwd, train_step, prefill, decode: corrected, or as printed; may be empty.
+  std::string pass;
   std::string phase;  ///< A part of the pass; empty or `total`: all of it.
   std::string strategy;
   std::string implementation;

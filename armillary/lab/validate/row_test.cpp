@@ -83,8 +83,7 @@ TEST(Rows, WrongValuesAreRefused) {
   expect_refused(one_row("reported_time_s", "-1"), "a number from 1e-12 to 1e12 or null");
   expect_refused(one_row("reported_iters_per_s", "1e-320"), "a number from 1e-12 to 1e12 or null");
   expect_refused(one_row("load_balanced", "1"), "true, false or null");
-  expect_refused(one_row("pass", "\"prefill\""),
-                 "pass = \"prefill\"; fwd, bwd, fwd_bwd, train_step");
+  expect_refused(one_row("pass", "\"prefil\""), "pass = \"prefil\"; fwd, bwd, fwd_bwd, train_step");
   expect_refused(one_row("mask", "\"window\""), "causal or full");
   expect_refused(one_row("dtype", "\"bf61\""), "dtype = \"bf61\"; fp64, fp32, bf16, fp16 or null");
 }

@@ -1,11 +1,12 @@
-// volume_checks.cpp: bytes that plans send and hold, beside the formulas of the papers. Plans are
-// for full masks, as the formulas are, so nothing is pruned.
+// volume_checks.cpp: bytes that plans send and hold, beside the formulas of papers and of xDiT.
+// Plans are for full masks, as the formulas are, so nothing is pruned.
 #include <fmt/format.h>
 
 #include <algorithm>
 
 #include "armillary/lab/validate/check_builders.h"
 #include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/cost/methods.h"
 #include "armillary/predict/cost/model.h"
 
 namespace armillary::validate {
@@ -171,6 +172,30 @@ std::vector<Check> attention2d_volumes() {
                           bytes(64, of.many) / bytes(16, of.few), of.published, 0.1, ""));
   }
   return checks;
+}
+
+std::vector<Check> xdit_volumes() {
+  constexpr int kRanks = 16;
+  constexpr int kHeads = 64;
+  const plan::Problem problem = attention_of(kRanks, 65536, kHeads, 128, false);
+  // p h of the table: elements of all tokens.
+  const double whole = 65536.0 * kHeads * 128;
+  const double ring = sent_by(problem, "ring").total() / 2;
+  const double ulysses = sent_by(problem, "ulysses").total() / 2;
+  const cost::ModelShape shape{
+      .layers = 1, .hidden = kHeads * 128, .heads = kHeads, .kv_heads = kHeads, .head_dim = 128};
+  double tensor_parallel = 0;
+  for (const cost::MethodCost& row :
+       cost::method_costs({.model = cost::cost_of(shape), .seq = 65536}, kRanks)) {
+    // Forward is half of it.
+    if (row.method == "TP") tensor_parallel = row.activation_elements / 2;
+  }
+  const std::string table = "xDiT's table, 16 ranks: elements sent over p h, ";
+  return {near(table + "TP", tensor_parallel / whole, 4, 0.1, ""),
+          near(table + "Ring", ring / whole, 2, 0.1, ""),
+          near(table + "Ulysses", ulysses / whole, 4.0 / kRanks, 0.1, ""),
+          near("xDiT's table, 16 ranks: Ulysses over Ring, 2 / N", ulysses / ring, 2.0 / kRanks,
+               0.02, "")};
 }
 
 }  // namespace armillary::validate
