@@ -58,6 +58,7 @@ std::vector<std::string> strategy_names(const std::string& list) {
   if (list.empty()) return names;
   for (const std::string_view name : split(list, ',')) {
     if (std::ranges::find(known, name) == known.end()) {
+      plan::refuse_stale("--strategies", name.substr(0, name.find(':')));
       const std::string nearest = nearest_name(name.substr(0, name.find(':')), known);
       fail<InvalidArgument>("--strategies: {} is no name of a strategy; {} is required{}",
                             quote(name), list_names(known),

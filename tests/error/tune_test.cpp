@@ -53,6 +53,9 @@ TEST(TuneError, QuestionsThatCannotBeAnswered) {
                AllOf(StartsWith("--strategies: 'startrial' is no name of a strategy; "),
                      HasSubstr("nearest: startrail")));
   expect_error(asking({"--strategies", "startrail:c=2"}), HasSubstr("nearest: startrail"));
+  expect_error(asking({"--strategies", "ring,PipeFusion"}),
+               AllOf(StartsWith("--strategies: 'PipeFusion' attends to K and V of an earlier"),
+                     HasSubstr("nearest: ring")));
   expect_error(asking({"--strategies", "ring,"}), StartsWith("--strategies: '' is no name"));
   expect_error(asking({"--strategies", std::string(100000, 'k')}),
                HasSubstr("kk.. (99745 bytes left out) ..kk"));

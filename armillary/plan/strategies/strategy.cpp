@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <utility>
@@ -28,6 +29,18 @@ std::vector<StrategyDefinition>& registry() {
   return all;
 }
 
+/// A published method whose ranks attend to K and V of an earlier denoising step, and the strategy
+/// that moves the same tiles and waits for them.
+struct StaleMethod {
+  std::string_view name;
+  std::string_view exact;
+};
+constexpr std::array<StaleMethod, 3> kStaleMethods{{
+    {"distrifusion", "allgather"},  // Li et al., arXiv:2402.19481
+    {"pipefusion", "ring"},         // Fang et al., arXiv:2405.14430
+    {"asyncdiff", "ring"},          // Chen et al., arXiv:2406.06911
+}};
+
 /// The strategy of that name, or an error with the nearest name.
 const StrategyDefinition& definition(const std::string& name) {
   std::vector<std::string> names;
@@ -35,6 +48,7 @@ const StrategyDefinition& definition(const std::string& name) {
     if (candidate.info.name == name) return candidate;
     names.push_back(candidate.info.name);
   }
+  refuse_stale("strategy", name);
   const std::string nearest = nearest_name(name, names);
   fail<InvalidArgument>("strategy: unknown name {}; one of {}{}", quote(name), list_names(names),
                         nearest.empty() ? "" : "; nearest: " + nearest);
@@ -146,6 +160,20 @@ std::string to_string(const Strategy& strategy) {
 
 bool Strategy::operator==(const Strategy& other) const {
   return name == other.name && to_string(*this) == to_string(other);
+}
+
+void refuse_stale(std::string_view where, std::string_view name) {
+  std::string letters;
+  for (const char c : name) {
+    if (c != '-' && c != '_')
+      letters += static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  }
+  const auto* const stale = std::ranges::find(kStaleMethods, letters, &StaleMethod::name);
+  if (stale == kStaleMethods.end()) return;
+  fail<InvalidArgument>(
+      "{}: {} attends to K and V of an earlier denoising step, which are stale; exact attention is "
+      "required; nearest: {}",
+      where, quote(name), stale->exact);
 }
 
 void refuse_options() {

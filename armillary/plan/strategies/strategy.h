@@ -51,6 +51,11 @@ struct Strategy {
 /// @throws InvalidArgument for an unknown name (with the nearest) or key, or for a key that is
 /// missing, doubled or has a value that it does not take.
 Strategy parse_strategy(std::string_view text);
+/// Does nothing unless the name, in any case, with or without dashes, is that of a method whose
+/// results are not exact, since ranks attend to K and V of an earlier denoising step: DistriFusion,
+/// PipeFusion, AsyncDiff. parse_strategy() asks it. @throws InvalidArgument, which begins with
+/// `where`, with the nearest exact strategy.
+void refuse_stale(std::string_view where, std::string_view name);
 /// The text that parse_strategy() reads: the keys that differ from their defaults, in alphabetical
 /// order, so that a strategy has one text. @throws InvalidArgument as check_legal does.
 std::string to_string(const Strategy& strategy);

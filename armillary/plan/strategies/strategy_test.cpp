@@ -95,9 +95,15 @@ TEST(ParseStrategy, RefusesWhatItDoesNotUnderstand) {
       "one of ring, allgather, ulysses, usp, double_ring, bidirectional_ring, tokenring, "
       "attention2d, startrail, grid or auto";
   const std::string form = "write NAME:key=value,...";
+  const std::string stale =
+      " attends to K and V of an earlier denoising step, which are stale; exact attention is "
+      "required; nearest: ";
   const std::vector<std::pair<std::string, std::string>> cases{
       {"rng", "strategy: unknown name 'rng'; " + names + "; nearest: ring"},
       {"all-gather", "strategy: unknown name 'all-gather'; " + names + "; nearest: allgather"},
+      {"distrifusion", "strategy: 'distrifusion'" + stale + "allgather"},
+      {"Pipe-Fusion:patches=4", "strategy: 'Pipe-Fusion'" + stale + "ring"},
+      {"async_diff", "strategy: 'async_diff'" + stale + "ring"},
       {"Ulysses", "strategy: unknown name 'Ulysses'; " + names + "; nearest: ulysses"},
       {"", "strategy: unknown name ''; " + names},
       {"flash_attention_with_a_long_name",
