@@ -1,5 +1,5 @@
 // The verb `report`: one HTML file with a plan, its simulated timeline, and a measured one of a
-// finished run. The page is made in report/.
+// finished run, or the phases of inference of a model. The page is made in report/.
 #include "armillary/lab/report/report.h"
 
 #include <fmt/format.h>
@@ -20,10 +20,13 @@
 #include "armillary/core/user_text.h"
 #include "armillary/host/recorder/problems.h"
 #include "armillary/host/recorder/reader.h"
+#include "armillary/predict/cost/inference.h"
 #include "armillary/predict/sim/compare.h"
 #include "armillary/predict/sim/engine.h"
+#include "armillary/predict/sim/group_share.h"
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
+#include "cli/serve_flags.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -32,6 +35,7 @@ namespace {
 /// The flags of the verb.
 struct ReportFlags : ProblemFlags {
   std::string cluster;
+  ServeFlags serve;
   std::string run;
   std::string out = "report.html";
   bool no_table = false;
@@ -143,6 +147,34 @@ sim::Cluster cluster_beside(const RunToShow& shown, std::string& machines) {
   return cluster;
 }
 
+/// Adds passes, each beside that of the run, and the table to a page with its cluster, and writes
+/// it.
+void write_page(const ReportFlags& flags, const std::optional<RunToShow>& shown,
+                report::Report content) {
+  const plan::Problem of_flags = problem(flags);
+  if (of_flags.world > report::kMaxRanks) {
+    fail<InvalidArgument>("report: world {}; at most {} ranks fit into a page", of_flags.world,
+                          report::kMaxRanks);
+  }
+  check_fits(flags, content.cluster);
+  check_writable("report", flags.out);
+  for (plan::Plan& plan : lowered_plans(flags)) {
+    sim::Timeline timeline =
+        simulate(plan, content.cluster, {.record = {.ops = true, .flows = true}});
+    content.passes.push_back({.plan = std::move(plan), .timeline = std::move(timeline)});
+    report::ReportedPass& pass = content.passes.back();
+    if (shown) pass.measured = report::measured_pass(flags.run, shown->run, pass.plan);
+  }
+  if (!flags.no_table) {
+    content.strategies = sim::compare_strategies(of_flags, content.cluster, passes(flags));
+  }
+  const std::string page = report::to_html(content);
+  write_file("report", flags.out, page);
+  fmt::print("{}: {:.1f} MB, {} of {}\n", flags.out, static_cast<double>(page.size()) / 1e6,
+             count_of(content.passes.size(), "pass", "passes"), count_of(of_flags.world, "rank"));
+  if (shown) fmt::print("{}\n", content.machines);
+}
+
 void run_report(const ReportFlags& arguments) {
   std::optional<RunToShow> shown;
   std::string machines;
@@ -150,30 +182,58 @@ void run_report(const ReportFlags& arguments) {
   const ReportFlags& flags = shown ? shown->flags : arguments;
   const sim::Cluster cluster =
       shown ? cluster_beside(*shown, machines) : sim::load_cluster(flags.cluster);
-  const plan::Problem of_flags = problem(flags);
-  if (of_flags.world > report::kMaxRanks) {
-    fail<InvalidArgument>("report: world {}; at most {} ranks fit into a page", of_flags.world,
-                          report::kMaxRanks);
-  }
-  check_fits(flags, cluster);
-  check_writable("report", flags.out);
   report::Report content{.mask = flags.mask, .cluster = cluster, .passes = {}};
   content.machines = machines;
-  // Passes, each beside that of the run, then the table.
-  for (plan::Plan& plan : lowered_plans(flags)) {
-    sim::Timeline timeline = simulate(plan, cluster, {.record = {.ops = true, .flows = true}});
-    content.passes.push_back({.plan = std::move(plan), .timeline = std::move(timeline)});
-    report::ReportedPass& pass = content.passes.back();
-    if (shown) pass.measured = report::measured_pass(flags.run, shown->run, pass.plan);
-  }
-  if (!flags.no_table) {
-    content.strategies = sim::compare_strategies(of_flags, cluster, passes(flags));
-  }
-  const std::string page = report::to_html(content);
-  write_file("report", flags.out, page);
-  fmt::print("{}: {:.1f} MB, {} of {}\n", flags.out, static_cast<double>(page.size()) / 1e6,
-             count_of(content.passes.size(), "pass", "passes"), count_of(of_flags.world, "rank"));
-  if (shown) fmt::print("{}\n", machines);
+  write_page(flags, shown, std::move(content));
+}
+
+/// The flags of attention in a layer of a prefill, on the ranks of one index along tp.
+ReportFlags flags_of_layer(ReportFlags flags, const cost::Inference& of) {
+  const cost::ModelAttention& model = of.model.attention;
+  flags.world = std::to_string(of.cp);
+  flags.heads = std::to_string(model.heads / of.tp);
+  flags.kv_heads = std::to_string(std::max<std::int64_t>(model.kv_heads / of.tp, 1));
+  flags.head_dim = std::to_string(model.head_dim);
+  flags.layout = to_string(of.layout);
+  flags.pass = "forward";
+  return flags;
+}
+
+std::vector<report::ReportedPhase> phases_of(const cost::InferenceCost& cost) {
+  const cost::StepTime& prefill = cost.prefill;
+  const cost::DecodeTime& decode = cost.decode;
+  return {{"time to first token",
+           prefill.total(),
+           {{"products", prefill.products},
+            {"attention", prefill.attention},
+            {"passes over activations", prefill.passes},
+            {"messages of tp", prefill.tensor_parallel}}},
+          {"time per token",
+           decode.total(),
+           {{"matrices", decode.matrices},
+            {"cache", decode.cache},
+            {"exchange", decode.exchange},
+            {"messages of tp", decode.tensor_parallel}}}};
+}
+
+/// A page of both phases of a prompt, with the forward pass of a layer.
+void report_inference(const CLI::App& verb, const ReportFlags& flags) {
+  const sim::Cluster cluster = sim::load_cluster(flags.cluster);
+  const cost::Inference inference = inference_of(verb, flags.serve, flags, cluster);
+  const cost::InferenceCost cost = inference_cost(inference, cluster);
+  check_inference_fits("report", inference, cost, cluster);
+  constexpr double kGib = 1 << 30;
+  report::Report content{
+      .mask = flags.mask, .cluster = sim::group_share(cluster, inference.tp), .passes = {}};
+  content.phases = phases_of(cost);
+  content.phase_notes = {
+      fmt::format("{} reads {} over cp {}, tp {}; attention above is that of one of {}, on the "
+                  "ranks of one index along tp.",
+                  flags.serve.model, count_of(inference.prompt, "token"), inference.cp,
+                  inference.tp, count_of(inference.model.attention.layers, "layer")),
+      fmt::format("The cache has {:.2f} GiB on a rank; the longest prompt in one pass is {}.",
+                  cost.cache_bytes / kGib, count_of(cost.longest_prompt, "token"))};
+  write_page(flags_of_layer(flags, inference), std::nullopt, std::move(content));
 }
 
 }  // namespace
@@ -194,11 +254,13 @@ void add_report(CLI::App& app, int& exit_code) {
           "whole call of each pass is laid over the simulated one")
       ->check(not_empty());
   verb->add_flag("--no-table", flags->no_table, "Without the table of strategies");
+  add_serve_flags(*verb, flags->serve);
   verb->footer(
       "Examples:\n"
       "  armillary report --cluster c6 --world 8 --seq 65536 --heads 32 --head-dim 128\n"
       "  armillary report --cluster c1 --strategy usp:u=8 --world 64 --seq 524288 --heads 32 "
       "--head-dim 128 --layout zigzag --out usp.html\n"
+      "  armillary report --cluster c1:nodes=16 --serve llama3-70b --tp 8 --seq 1048576\n"
       "  armillary calibrate --world 4 --out my.toml; armillary report --cluster my.toml --run "
       "runs/default\n"
       "  armillary bench layer --world 2 --flight runs/layer; armillary report --cluster my.toml "
@@ -211,7 +273,11 @@ void add_report(CLI::App& app, int& exit_code) {
         flags->problem_flag = name;
       }
     }
-    run_report(*flags);
+    if (flags->serve.model.empty()) {
+      run_report(*flags);
+    } else {
+      report_inference(*verb, *flags);
+    }
     exit_code = kDone;
   });
 }

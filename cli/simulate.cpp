@@ -1,6 +1,6 @@
 // The verb `simulate`: times of plans on a described cluster. It prints a table for each pass,
 // JSON, a comparison of all strategies, or the list of presets, and writes a trace. Ranges of
-// problems, prompts of a model and published measurements are in files of their own.
+// problems and published measurements are in files of their own.
 #include "cli/simulate.h"
 
 #include <fmt/format.h>
@@ -11,11 +11,14 @@
 #include "armillary/core/count_text.h"
 #include "armillary/core/error.h"
 #include "armillary/core/spec.h"
+#include "armillary/predict/cost/inference.h"
 #include "armillary/predict/sim/compare.h"
 #include "armillary/predict/sim/engine.h"
 #include "armillary/predict/sim/trace.h"
+#include "cli/inference_text.h"
 #include "cli/output_file.h"
 #include "cli/problem_flags.h"
+#include "cli/serve_flags.h"
 #include "cli/verbs.h"
 
 namespace armillary::cli {
@@ -234,6 +237,19 @@ void refuse_with_ranges(const CLI::App& verb) {
   }
 }
 
+/// What a prompt of a model takes.
+void run_inference(const CLI::App& verb, const SimulateFlags& flags) {
+  const sim::Cluster cluster = sim::load_cluster(flags.cluster);
+  const cost::Inference inference = inference_of(verb, flags.serve, flags, cluster);
+  const cost::InferenceCost cost = inference_cost(inference, cluster);
+  check_inference_fits("simulate", inference, cost, cluster);
+  if (flags.json) {
+    fmt::print("{}\n", to_json(inference, cost));
+  } else {
+    print_inference(flags.serve.model, inference, cost, cluster);
+  }
+}
+
 void run(const CLI::App& verb, const SimulateFlags& flags) {
   if (flags.clusters) return print_clusters();
   if (flags.cluster.empty()) {
@@ -241,11 +257,7 @@ void run(const CLI::App& verb, const SimulateFlags& flags) {
         "--cluster: none given; a preset (`armillary simulate --clusters`) or a .toml file is "
         "required");
   }
-  if (!flags.serve.model.empty()) {
-    return run_serve(
-        verb,
-        {.flags = flags.serve, .problem = flags, .cluster = flags.cluster, .json = flags.json});
-  }
+  if (!flags.serve.model.empty()) return run_inference(verb, flags);
   if (has_ranges(flags, flags.ranges)) {
     refuse_with_ranges(verb);
     RangeFlags ranges = flags.ranges;

@@ -1,5 +1,5 @@
 // simulate.h: the parts of the verb `simulate` that need no problem of their own: ranges of
-// problems, prompts of a model, and published measurements.
+// problems, and published measurements.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -27,29 +27,6 @@ bool has_ranges(const ProblemFlags& problem, const RangeFlags& flags);
 /// Simulates strategies at every point of the ranges and writes a CSV row for each, to standard
 /// output or to --csv. @throws InvalidArgument for malformed lists and as sweep::sweep(); IoError.
 void run_ranges(const ProblemFlags& problem, const RangeFlags& flags, const std::string& cluster);
-
-/// The flags of inference.
-struct ServeFlags {
-  std::string model;  ///< Empty: not given.
-  std::string tp = "1";
-};
-
-/// Adds them. Those of the problem are there.
-void add_serve_flags(CLI::App& verb, ServeFlags& flags);
-
-/// A prompt that is read and continued: ranks, tokens, strategy and layout are those of the
-/// problem.
-struct ServeQuestion {
-  const ServeFlags& flags;
-  const ProblemFlags& problem;
-  std::string cluster;
-  bool json = false;
-};
-
-/// Prints time to first token, time per token, cache and longest prompt, or one JSON object.
-/// @throws InvalidArgument for flags that the model decides, as cost::inference_cost, and if the
-/// prompt does not fit.
-void run_serve(const CLI::App& verb, const ServeQuestion& question);
 
 /// The flags of published measurements.
 struct PublishedFlags {

@@ -35,6 +35,28 @@ TEST(Report, WritesAPage) {
   EXPECT_THAT(folder.read("new/folder/b.html"), HasSubstr("\"strategies\":[]"));
 }
 
+TEST(Report, ShowsThePhasesOfAPrompt) {
+  const Folder folder;
+  const std::vector<std::string> words{"report",    "--cluster", "c5",    "--serve",
+                                       "llama3-8b", "--world",   "8",     "--tp",
+                                       "2",         "--seq",     "65536", "--no-table"};
+  std::vector<std::string> all = words;
+  all.insert(all.end(), {"--out", folder.path("a.html")});
+  const ProgramRun result = run(all);
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(", 1 pass of 4 ranks\n"));
+  EXPECT_THAT(folder.read("a.html"),
+              AllOf(HasSubstr("\"phases\":[{\"name\":\"time to first token\",\"total_us\":"),
+                    HasSubstr("\"heads\":16,\"kv_heads\":4,"),
+                    HasSubstr("llama3-8b reads 65536 tokens over cp 4, tp 2;")));
+  all = words;
+  all.insert(all.end(), {"--pass", "backward"});
+  expect_error(all, StartsWith("report: --pass given with --serve"));
+  expect_error(
+      {"report", "--cluster", "c5", "--serve", "llama3-8b", "--seq", "67108864"},
+      StartsWith("report: 1 sequence of 67108864 tokens over cp 16, tp 1 of c5: does not"));
+}
+
 TEST(ReportError, RequestsThatCannotBeMet) {
   const Folder folder;
   folder.write("file", "text");

@@ -65,6 +65,21 @@ def test_draws_and_covers(pages, name):
 
 
 @needs_browser
+def test_phases_of_inference(pages, tmp_path):
+    """A table of both phases; other pages have none."""
+    flags = shlex.split("--cluster c5 --serve llama3-8b --world 8 --tp 2 --seq 65536 --no-table")
+    page = make_report(tmp_path / "serve.html", *flags)
+    dom, complaints = document(page)
+    assert not complaints
+    table = re.search(r'id="phases">(.*?)</table>', dom, re.DOTALL).group(1)
+    assert "time to first token" in table and "time per token" in table and "messages of tp" in table
+    assert "over cp 4, tp 2" in text_of(dom, "phases-note")
+    dom, complaints = document(pages["alone"])
+    assert not complaints
+    assert re.search(r'id="phases-card"[^>]*hidden', dom)
+
+
+@needs_browser
 def test_a_cluster_without_a_summary(pages, tmp_path):
     """The line below the title is then the name alone."""
     text = pages["alone"].read_text(encoding="utf-8")

@@ -5,12 +5,14 @@
 //   page/*.html, css, js --------------'
 //
 // The page has the plan as a grid and as nested rings, the tiles that each rank holds, the coverage
-// of queries x keys, the lanes over time, the traffic of each link, memory over time, and a table
-// of strategies. One cursor, a step of the plan or a time, moves through all of them.
+// of queries x keys, the lanes over time, the traffic of each link, memory over time, and tables of
+// strategies and of the phases of inference. One cursor, a step of the plan or a time, moves
+// through all of them.
 #pragma once
 
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "armillary/lab/report/measured.h"
@@ -32,6 +34,13 @@ struct ReportedPass {
   std::optional<MeasuredPass> measured = std::nullopt;
 };
 
+/// A phase of inference: seconds by term.
+struct ReportedPhase {
+  std::string name;
+  double total_s = 0;
+  std::vector<std::pair<std::string, double>> terms{};
+};
+
 /// The content of a page.
 struct Report {
   std::string mask;  ///< The mask as the user wrote it; a plan has only its bands.
@@ -40,6 +49,9 @@ struct Report {
   std::vector<sim::StrategyTimes> strategies{};  ///< Rows of the table; may be empty.
   /// Sentences about the two machines, if a run is beside the simulation.
   std::string machines{};
+  /// Of a prompt whose prefill has the forward pass in each layer; empty: none.
+  std::vector<ReportedPhase> phases{};
+  std::vector<std::string> phase_notes{};  ///< Sentences below them.
 };
 
 /// The data of the page as one JSON object, times in microseconds:
@@ -60,6 +72,8 @@ struct Report {
 ///   machines                    where the run was measured and simulated; empty without a run
 ///   strategies[]                name, total_us, passes: [end, exposed, bytes sent], memory_bytes,
 ///                               fits
+///   phases[]                    of inference: name, total_us, terms: [name, us]
+///   phase_notes[]               sentences
 std::string to_json(const Report& report);
 
 /// The whole page. @throws InvalidArgument for more than kMaxRanks ranks.

@@ -235,6 +235,17 @@ Json to_json(const std::vector<sim::StrategyTimes>& rows) {
   return json;
 }
 
+Json to_json(const std::vector<ReportedPhase>& phases) {
+  Json json = Json::array();
+  for (const ReportedPhase& phase : phases) {
+    Json terms = Json::array();
+    for (const auto& [name, seconds] : phase.terms) terms.push_back({name, us(seconds)});
+    json.push_back(
+        {{"name", phase.name}, {"total_us", us(phase.total_s)}, {"terms", std::move(terms)}});
+  }
+  return json;
+}
+
 /// The part of a cluster that the page shows; links are in the list of channels.
 Json to_json(const sim::Cluster& cluster) {
   return {{"name", cluster.name},
@@ -282,7 +293,9 @@ std::string to_json(const Report& report) {
                   {"cluster", to_json(report.cluster)},
                   {"passes", std::move(passes)},
                   {"strategies", to_json(report.strategies)},
-                  {"machines", report.machines}};
+                  {"machines", report.machines},
+                  {"phases", to_json(report.phases)},
+                  {"phase_notes", report.phase_notes}};
   // Names of files may not be valid UTF-8.
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }

@@ -78,6 +78,20 @@ TEST(Report, ChannelsCarryTheBytesOfTheTimeline) {
   }
 }
 
+TEST(Report, DataHasPhasesOfInference) {
+  Report report = small_report("ring", 2);
+  EXPECT_EQ(nlohmann::json::parse(to_json(report))["phases"].size(), 0U);
+  report.phases = {{"time to first token", 2, {{"attention", 1.5}, {"products", 0.5}}}};
+  report.phase_notes = {"A sentence."};
+  const auto json = nlohmann::json::parse(to_json(report));
+  const auto& phase = json["phases"][0];
+  EXPECT_EQ(phase["name"], "time to first token");
+  EXPECT_EQ(phase["total_us"], 2e6);
+  EXPECT_EQ(phase["terms"][0][0], "attention");
+  EXPECT_EQ(phase["terms"][0][1], 1.5e6);
+  EXPECT_EQ(json["phase_notes"][0], "A sentence.");
+}
+
 TEST(Report, PageHoldsTextThatLooksLikeTags) {
   Report report = small_report("ring", 2);
   report.cluster.name = "</script><b>";
