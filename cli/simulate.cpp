@@ -237,7 +237,7 @@ void refuse_with_ranges(const CLI::App& verb) {
   }
 }
 
-/// What a prompt of a model takes.
+/// Prints times and memory of a prompt of a model.
 void run_inference(const CLI::App& verb, const SimulateFlags& flags) {
   const sim::Cluster cluster = sim::load_cluster(flags.cluster);
   const cost::Inference inference = inference_of(verb, flags.serve, flags, cluster);

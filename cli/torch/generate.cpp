@@ -76,7 +76,7 @@ struct GenerateArguments {
   std::string dtype = "fp32";
   bool json = false;
   bool dry_run = false;
-  std::string cluster;  ///< Of a dry run.
+  std::string cluster;  ///< That of a dry run.
   launch::EngineFlags engine;
 
   MeshShape mesh() const { return {.cp = ranks / tp, .tp = tp}; }
@@ -311,7 +311,7 @@ void run_rank(comm::Communicator& world, const GenerateArguments& arguments,
   print_continuation(arguments, input, result, sessions.cache().bytes());
 }
 
-/// What the prompt takes on the cluster of a dry run. Reads no weights.
+/// Prints what the prompt takes on the cluster of a dry run. Reads no weights.
 void print_estimate(const GenerateArguments& arguments, const GenerateInput& input) {
   const at::ScalarType dtype = dtype_of(arguments.dtype);
   const plan::Dtype plan_dtype = dtype == at::kFloat ? plan::Dtype::F32 : plan::Dtype::Bf16;

@@ -1,4 +1,5 @@
-// report_test.cpp: the verb `report`: the page that it writes, and requests that it refuses.
+// report_test.cpp: the verb `report`: the pages that it writes, of passes, runs and prompts, and
+// requests that it refuses.
 #include <gtest/gtest.h>
 
 #include "armillary/host/recorder/problems.h"

@@ -49,7 +49,7 @@ struct Report {
   std::vector<sim::StrategyTimes> strategies{};  ///< Rows of the table; may be empty.
   /// Sentences about the two machines, if a run is beside the simulation.
   std::string machines{};
-  /// Of a prompt whose prefill has the forward pass in each layer; empty: none.
+  /// Both phases of a prompt whose prefill has the forward pass in each layer; empty: none.
   std::vector<ReportedPhase> phases{};
   std::vector<std::string> phase_notes{};  ///< Sentences below them.
 };

@@ -1,4 +1,5 @@
-// The data of a page, and the load of channels.
+// report_test.cpp: the data of a page, passes, phases and the load of channels, and pages that are
+// refused.
 #include "armillary/lab/report/report.h"
 
 #include <gmock/gmock.h>
