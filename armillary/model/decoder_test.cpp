@@ -30,11 +30,11 @@
 namespace armillary::model {
 namespace {
 
-constexpr std::int64_t kWords = 257;
+constexpr std::int64_t kVocabulary = 257;
 
 DecoderOptions small() {
   return DecoderOptions()
-      .vocab_size(kWords)
+      .vocab_size(kVocabulary)
       .dim(32)
       .n_layers(2)
       .n_heads(4)
@@ -65,7 +65,7 @@ struct PlacedTokens {
 
 PlacedTokens inputs(std::int64_t length) {
   const auto positions_L = at::arange(length, at::kLong);
-  return {(positions_L * 37 + 11).remainder(kWords).unsqueeze(0), positions_L};
+  return {(positions_L * 37 + 11).remainder(kVocabulary).unsqueeze(0), positions_L};
 }
 
 DecoderReplica make(const DecoderOptions& options, std::int64_t seed = 1) {
@@ -252,7 +252,7 @@ TEST(Decoder, UntrainedLossIsThatOfAGuess) {
   const auto logits_BLV = model.logits(tokens_BL, positions_L, causal(positions_L));
   const double loss =
       at::cross_entropy_loss(logits_BLV.flatten(0, 1), tokens_BL.flatten()).item<double>();
-  EXPECT_NEAR(loss, std::log(static_cast<double>(kWords)), 0.1);
+  EXPECT_NEAR(loss, std::log(static_cast<double>(kVocabulary)), 0.1);
 }
 
 TEST(Decoder, OrderOfTokensInMemoryDoesNotMatter) {
@@ -390,7 +390,7 @@ TEST(Decoder, ARankWithoutTokensTakesPart) {
                        return q_BLHD;
                      });
     EXPECT_TRUE(attended);
-    EXPECT_EQ(logits_BLV.sizes(), (at::IntArrayRef{1, 0, kWords}));
+    EXPECT_EQ(logits_BLV.sizes(), (at::IntArrayRef{1, 0, kVocabulary}));
     logits_BLV.sum().backward();
   }
 }
