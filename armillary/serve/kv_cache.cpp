@@ -143,16 +143,7 @@ std::vector<plan::Interval> KvCache::new_rows(SessionId session) const {
   const CachedSession& entry = at_id(session);
   const auto rank = static_cast<std::size_t>(rank_);
   const PagedTokens& all = entry.by_rank[rank];
-  // All rows without those of the tokens before.
-  std::int64_t skipped = entry.tokens[rank];
-  std::vector<plan::Interval> rows;
-  for (plan::Interval range : pools_[rank].rows(all, all.tokens)) {
-    const std::int64_t cut = std::min(skipped, range.end - range.begin);
-    skipped -= cut;
-    range.begin += cut;
-    if (!range.empty()) rows.push_back(range);
-  }
-  return rows;
+  return pools_[rank].rows(all, {entry.tokens[rank], all.tokens});
 }
 
 void KvCache::end_append(SessionId session) {

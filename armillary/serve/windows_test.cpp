@@ -4,6 +4,7 @@
 #include "armillary/serve/windows.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

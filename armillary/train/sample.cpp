@@ -31,6 +31,7 @@
 #include "armillary/model/dit_options.h"
 #include "armillary/model/named_random.h"
 #include "armillary/runtime/or_abort.h"
+#include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/dtypes.h"
 #include "armillary/train/forward_rank.h"
 #include "armillary/train/mesh.h"
