@@ -8,10 +8,8 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <iterator>
-#include <list>
 #include <utility>
 
 #include "armillary/core/error.h"
@@ -128,42 +126,37 @@ void CacheMove::put(const plan::Op& op, const LayerKv& arrived, const LayerKv& r
   unpack(arrived.v_LGE, result.v_LGE);
 }
 
-LayerKv CacheMove::move(int layer, const LayerKv& own) const {
+CacheMove::LayerMove CacheMove::start(int layer, const LayerKv& own) const {
   const RelayoutShape& shape = relayout_.tables.shape();
   const std::int64_t before = tokens_before(layer);
   ARMILLARY_CHECK(own.k_LGD.size(0) == before && own.v_LGE.size(0) == before);
   const auto place = place_of(shape.to, comm_.rank());
   const std::int64_t heads =
       place ? heads_of(shape.to, shape.cache.kv_heads, place->head_group).count() : 0;
-  const std::int64_t after = tokens_after(layer);
-  const LayerKv result{at::empty({after, heads, own.k_LGD.size(2)}, own.k_LGD.options()),
-                       at::empty({after, heads, own.v_LGE.size(2)}, own.v_LGE.options())};
-  // Messages under way: an op, its tensors and their memory; a list keeps them in place.
-  struct MessageMemory {
-    const plan::Op* op = nullptr;
-    LayerKv kv;
-    std::array<comm::Strided, 2> parts;
+  const auto empty_like = [](const at::Tensor& x_LGD, std::int64_t tokens, std::int64_t count) {
+    return at::empty({tokens, count, x_LGD.size(2)}, x_LGD.options());
   };
-  std::list<MessageMemory> memory;
+  const std::int64_t after = tokens_after(layer);
+  LayerMove move;
+  move.result = {empty_like(own.k_LGD, after, heads), empty_like(own.v_LGE, after, heads)};
   std::vector<comm::Message> batch;
   for (const plan::Op& op : program().ops) {
     if (op.step != layer) continue;
     if (op.kind == RelayoutOp::Keep) {
       const plan::View& from = op.views[KeepOperand::kFrom];
       const bool is_k = program().tiles[from.tile].tensor == RelayoutTensor::K;
-      if (is_k) put(op, taken(op, from, own), result);
+      if (is_k) put(op, taken(op, from, own), move.result);
       continue;
     }
     const bool sends = op.kind == RelayoutOp::Send;
-    MessageMemory& message = memory.emplace_back();
+    LayerMove::Message& message = move.messages.emplace_back();
     message.op = &op;
     if (sends) {
       message.kv = taken(op, op.views.front(), own);
     } else {
       const std::int64_t tokens = rows_of(op).after_L.size(0);
       const std::int64_t count = op.views.front().heads.count();
-      message.kv = {at::empty({tokens, count, own.k_LGD.size(2)}, own.k_LGD.options()),
-                    at::empty({tokens, count, own.v_LGE.size(2)}, own.v_LGE.options())};
+      message.kv = {empty_like(own.k_LGD, tokens, count), empty_like(own.v_LGE, tokens, count)};
     }
     message.parts = {bytes_of_tensor(message.kv.k_LGD), bytes_of_tensor(message.kv.v_LGE)};
     batch.push_back({.direction = sends ? comm::Direction::Send : comm::Direction::Receive,
@@ -171,12 +164,17 @@ LayerKv CacheMove::move(int layer, const LayerKv& own) const {
                      .lane = op.lane,
                      .parts = message.parts});
   }
-  const std::vector<comm::Request> requests = comm_.start(batch);
-  comm_.wait_all(requests);
-  for (const MessageMemory& message : memory) {
-    if (message.op->kind == RelayoutOp::Recv) put(*message.op, message.kv, result);
+  move.requests = comm_.start(batch);
+  return move;
+}
+
+LayerKv CacheMove::finish(LayerMove& move) const {
+  comm_.wait_all(move.requests);
+  for (const LayerMove::Message& message : move.messages) {
+    if (message.op->kind == RelayoutOp::Recv) put(*message.op, message.kv, move.result);
   }
-  return result;
+  move.messages.clear();
+  return move.result;
 }
 
 }  // namespace armillary::serve

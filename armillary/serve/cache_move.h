@@ -7,7 +7,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <cstdint>
+#include <list>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
@@ -33,9 +35,28 @@ class CacheMove {
   std::int64_t tokens_before(int layer) const;
   std::int64_t tokens_after(int layer) const;
 
-  /// Sends the layer as this rank has it; returns it as this rank gets it. `own` has
-  /// tokens_before() tokens, of the heads of the old layout. @throws CommError as the communicator.
-  LayerKv move(int layer, const LayerKv& own) const;
+  /// A layer that is under way. Its messages have memory of their own.
+  struct LayerMove {
+    struct Message {
+      const plan::Op* op = nullptr;
+      LayerKv kv;
+      std::array<comm::Strided, 2> parts;
+    };
+    std::list<Message> messages;  ///< A list keeps them in place.
+    std::vector<comm::Request> requests;
+    LayerKv result;
+  };
+
+  /// Starts to send the layer as this rank has it, on lane 1. `own` has tokens_before() tokens, of
+  /// the heads of the old layout, and may change afterwards. @throws CommError as the communicator.
+  LayerMove start(int layer, const LayerKv& own) const;
+  /// Waits for a layer; returns it as this rank gets it. Once for each start, in their order.
+  LayerKv finish(LayerMove& move) const;
+  /// One after the other.
+  LayerKv move(int layer, const LayerKv& own) const {
+    LayerMove move = start(layer, own);
+    return finish(move);
+  }
 
   /// Bytes that all ranks send in all layers.
   std::int64_t moved_bytes() const { return relayout_.tables.moved_bytes(); }

@@ -157,9 +157,17 @@ void KvCache::end_append(SessionId session) {
   leave_pages(entry);
 }
 
+std::int64_t KvCache::first_in_sight(const CachedSession& entry, std::int64_t tokens) const {
+  return options_.window == 0 ? 0 : std::max(entry.first, tokens - options_.window + 1);
+}
+
+std::int64_t KvCache::first_behind(SessionId session, std::int64_t tokens) const {
+  return first_in_sight(at_id(session), tokens);
+}
+
 void KvCache::leave_pages(CachedSession& entry) {
   if (options_.window == 0) return;
-  entry.first = std::max(entry.first, entry.layout.tokens() - options_.window + 1);
+  entry.first = first_in_sight(entry, entry.layout.tokens());
   const std::vector<std::int64_t> behind = counts_before(entry.layout, entry.first);
   for (std::size_t rank = 0; rank < pools_.size(); ++rank) {
     pools_[rank].leave_front(entry.by_rank[rank], behind[rank]);
@@ -266,6 +274,13 @@ void add_extent(CacheLayout& layout, const CacheExtent& extent) {
     }
   }
   layout.extents.push_back(extent);
+}
+
+CacheExtent extent_of_pass(const plan::Layout& layout, plan::Interval packed, std::int64_t behind) {
+  return {.tokens = packed.end - packed.begin,
+          .layout = layout,
+          .skipped = packed.begin,
+          .behind = behind};
 }
 
 CacheLayout without_front(const CacheLayout& layout, std::int64_t first) {

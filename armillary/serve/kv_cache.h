@@ -65,6 +65,9 @@ class KvCache {
   /// The first position that is in sight of the next token.
   std::int64_t first(SessionId session) const { return at_id(session).first; }
 
+  /// The same once it has so many tokens.
+  std::int64_t first_behind(SessionId session, std::int64_t tokens) const;
+
   /// Takes rows for new tokens, which are dealt over the ranks of the layout. A page that is shared
   /// is copied before. Until the append ends, functions above do not count them.
   /// @throws InvalidArgument, on all ranks alike, if a rank has too few free pages.
@@ -134,6 +137,7 @@ class KvCache {
                     const std::vector<std::int64_t>& counts) const;
   void copy_rows(const PageCopy& copy);
 
+  std::int64_t first_in_sight(const CachedSession& entry, std::int64_t tokens) const;
   /// Leaves pages that are out of sight.
   void leave_pages(CachedSession& entry);
 
@@ -157,6 +161,10 @@ class KvCache {
 /// Adds an extent behind the others. One that only goes on with the stripes of the last becomes a
 /// part of it, so a session that decodes has one extent for all new tokens.
 void add_extent(plan::relayout::CacheLayout& layout, const plan::relayout::CacheExtent& extent);
+
+/// The extent of packed tokens of a pass, with others before and behind them.
+plan::relayout::CacheExtent extent_of_pass(const plan::Layout& layout, plan::Interval packed,
+                                           std::int64_t behind);
 
 /// The layout without positions in front of `first`: those behind are where they were.
 plan::relayout::CacheLayout without_front(const plan::relayout::CacheLayout& layout,

@@ -53,6 +53,9 @@ struct PassContext {
   /// layer and one token (plan/decode).
   const plan::RankProgram& exchange;
   const Windows& windows;
+  /// Called in a spread pass behind the attention of a layer, whose K and V are in the cache; may
+  /// be null. No call of attention is in progress then.
+  std::function<void(int layer)> on_layer = {};
 };
 
 /// The features [parts, E], in front of the last unit, of the last token of each part that asks for

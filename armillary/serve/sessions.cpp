@@ -8,42 +8,21 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <functional>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "armillary/core/error.h"
 #include "armillary/plan/decode/check_decode.h"
 #include "armillary/plan/program/grid.h"
-#include "armillary/runtime/or_abort.h"
-#include "armillary/serve/cache_move.h"
+#include "armillary/plan/relayout/shape.h"
+#include "armillary/serve/hand_over.h"
 #include "armillary/serve/pass.h"
 
 namespace armillary::serve {
 namespace {
 
 using plan::relayout::CacheLayout;
-
-plan::Dtype plan_dtype_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return plan::Dtype::F64;
-    case at::kBFloat16:
-      return plan::Dtype::Bf16;
-    case at::kHalf:
-      return plan::Dtype::F16;
-    default:
-      return plan::Dtype::F32;
-  }
-}
-
-/// Some rows of a layer in one tensor.
-at::Tensor joined_rows(const std::vector<plan::Interval>& rows, const at::Tensor& none,
-                       const std::function<at::Tensor(plan::Interval)>& read) {
-  std::vector<at::Tensor> parts;
-  for (const plan::Interval& range : rows) parts.push_back(read(range));
-  return parts.empty() ? none : at::cat(parts);
-}
 
 void check_options(const SessionsOptions& options) {
   if (options.layout.kind == plan::LayoutKind::Balanced || options.layout.stripe < 1) {
@@ -71,6 +50,12 @@ plan::RankProgram proved_exchange(const comm::Communicator& comm) {
 }
 
 }  // namespace
+
+/// The layout in which a prompt is to be behind its prefill.
+struct Sessions::Move {
+  CacheLayout to;
+  std::optional<HandOver> hand_over = {};  ///< In the last pass, if that is spread.
+};
 
 Sessions::Sessions(comm::Communicator& comm, model::Model& model,
                    std::function<model::Weights(int unit)> use, SessionsOptions options)
@@ -115,6 +100,10 @@ void Sessions::check_tokens(std::span<const std::int64_t> tokens) const {
 }
 
 at::Tensor Sessions::prefill(std::span<const Prompt> prompts, const Progress& progress) {
+  return read(prompts, progress, nullptr);
+}
+
+std::int64_t Sessions::check_prompts(std::span<const Prompt> prompts) const {
   std::vector<SessionId> sessions;
   std::int64_t all = 0;
   for (const Prompt& prompt : prompts) {
@@ -126,7 +115,11 @@ at::Tensor Sessions::prefill(std::span<const Prompt> prompts, const Progress& pr
                           prompt.session);
   }
   check_sessions(sessions);
-  const PassContext context = this->context();
+  return all;
+}
+
+at::Tensor Sessions::read(std::span<const Prompt> prompts, const Progress& progress, Move* move) {
+  const std::int64_t all = check_prompts(prompts);
   const std::int64_t most = options_.chunk > 0 ? options_.chunk : all;
   std::vector<at::Tensor> features_BE;
   std::size_t prompt = 0;   // The first that is not read to its end.
@@ -153,14 +146,29 @@ at::Tensor Sessions::prefill(std::span<const Prompt> prompts, const Progress& pr
     if (comm_.world() == 1 || count < options_.cache.page * comm_.world()) {
       features_BE.push_back(run_few(parts));
     } else {
-      for (const PassPart& part : parts) spread_out(part.session);
-      features_BE.push_back(run_spread(context, parts));
+      features_BE.push_back(run_many(parts, prompt == prompts.size() ? move : nullptr));
     }
     tokens += count;
   }
   if (progress) progress(tokens, all);
   if (features_BE.empty()) return at::empty({0, model_.vocab_size()});
-  return logits_of(context, at::cat(features_BE));
+  return logits_of(context(), at::cat(features_BE));
+}
+
+at::Tensor Sessions::run_many(std::span<const PassPart> parts, Move* move) {
+  for (const PassPart& part : parts) spread_out(part.session);
+  PassContext context = this->context();
+  if (move != nullptr) {
+    const PassPart& part = parts.front();
+    CacheLayout from = cache_.layout(part.session);
+    const auto tokens = static_cast<std::int64_t>(part.tokens.size());
+    add_extent(from, extent_of_pass(options_.layout, {0, tokens}, 0));
+    move->hand_over.emplace(comm_, cache_, part.session, from, move->to);
+    // Units are an embedding, layers and a head.
+    const int layers = static_cast<int>(model_.units().size()) - 2;
+    context.on_layer = [move, layers](int layer) { move->hand_over->start(layer, layers); };
+  }
+  return run_spread(context, parts);
 }
 
 at::Tensor Sessions::decode(std::span<const NextToken> next) {
@@ -196,39 +204,24 @@ void Sessions::spread_out(SessionId session) {
 }
 
 std::int64_t Sessions::relayout(SessionId session, const CacheLayout& layout) {
-  if (layout.head_groups != 1 || layout.stages != 1) {
-    fail<InvalidArgument>(
-        "serve: a cache layout of {} head groups and {} stages given; 1 and 1 are required",
-        layout.head_groups, layout.stages);
-  }
-  const std::int64_t first = cache_.first(session);
-  // Sizes are those of the memory; before the first pass there is none, and no tokens either.
-  plan::relayout::RelayoutShape shape{.cache = {.layers = std::max(cache_.layers(), 1)},
-                                      .from = without_front(cache_.layout(session), first),
-                                      .to = without_front(layout, first),
-                                      .world = comm_.world()};
-  if (cache_.layers() > 0) {
-    const at::Tensor k_LGD = cache_.k(0, {0, 0});
-    shape.cache.kv_heads = static_cast<int>(k_LGD.size(1));
-    shape.cache.head_dim = static_cast<int>(k_LGD.size(2));
-    shape.cache.value_dim = static_cast<int>(cache_.v(0, {0, 0}).size(2));
-    shape.cache.dtype = plan_dtype_of(k_LGD.scalar_type());
-  }
-  const CacheMove move(comm_, shape);
-  cache_.change_layout(
-      session, layout,
-      [&](const std::vector<plan::Interval>& before, const std::vector<plan::Interval>& after) {
-        runtime::or_abort(comm_, [&] {
-          for (int layer = 0; layer < cache_.layers(); ++layer) {
-            const auto k_of = [&](plan::Interval rows) { return cache_.k(layer, rows); };
-            const auto v_of = [&](plan::Interval rows) { return cache_.v(layer, rows); };
-            const LayerKv moved = move.move(layer, {joined_rows(before, k_of({0, 0}), k_of),
-                                                    joined_rows(before, v_of({0, 0}), v_of)});
-            cache_.write(layer, after, moved.k_LGD, moved.v_LGE);
-          }
-        });
-      });
-  return move.moved_bytes();
+  return HandOver(comm_, cache_, session, cache_.layout(session), layout)
+      .move_at_once(cache_.layers());
+}
+
+Sessions::PrefillResult Sessions::prefill_to(const Prompt& prompt, CacheLayout to,
+                                             const plan::Layout& deal) {
+  const std::int64_t tokens =
+      cache_.tokens(prompt.session) + static_cast<std::int64_t>(prompt.tokens.size());
+  to.extents = {{.tokens = tokens, .layout = deal}};
+  // In the pass it would be too late to refuse the layout and go on.
+  check_token_layout(to);
+  plan::relayout::check_shape({.from = plan::relayout::one_extent(tokens, {}, comm_.world()),
+                               .to = to,
+                               .world = comm_.world()});
+  Move move{.to = to};
+  PrefillResult result{.logits_BV = read(std::span(&prompt, 1), {}, &move)};
+  result.bytes = move.hand_over ? move.hand_over->finish() : relayout(prompt.session, to);
+  return result;
 }
 
 }  // namespace armillary::serve

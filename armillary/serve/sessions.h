@@ -92,6 +92,18 @@ class Sessions {
   /// with what was read before; any other error, such as CommError, ends the group.
   at::Tensor prefill(std::span<const Prompt> prompts, const Progress& progress = {});
 
+  /// Reads a prompt as prefill, and brings its session to the layout `to`, whose extents are set
+  /// here: all tokens in `deal` over its ranks. If the last pass is spread, K and V of a layer
+  /// leave beside the layers behind it, and are waited for at its end; else behind it. @throws as
+  /// prefill and relayout; without room in the new layout, the prompt is read and the layout as
+  /// prefill leaves it.
+  struct PrefillResult {
+    at::Tensor logits_BV;    ///< As of prefill; of one prompt.
+    std::int64_t bytes = 0;  ///< That all ranks sent for the new layout.
+  };
+  PrefillResult prefill_to(const Prompt& prompt, plan::relayout::CacheLayout to,
+                           const plan::Layout& deal);
+
   /// Adds one token to each session. Returns the logits [B, V] behind it. One exchange a layer, or
   /// two (gather_queries), whose bytes do not grow with what was read. @throws as prefill.
   at::Tensor decode(std::span<const NextToken> next);
@@ -105,10 +117,16 @@ class Sessions {
 
  private:
   PassContext context();
+  /// A prefill. `move` is for one prompt, and may be null.
+  struct Move;
+  at::Tensor read(std::span<const Prompt> prompts, const Progress& progress, Move* move);
   void check_sessions(std::span<const SessionId> sessions) const;
   void check_tokens(std::span<const std::int64_t> tokens) const;
-  /// A pass whose tokens are not spread.
+  /// The tokens of prompts, which are checked.
+  std::int64_t check_prompts(std::span<const Prompt> prompts) const;
+  /// A pass whose tokens are not spread, and one whose tokens are.
   at::Tensor run_few(std::span<const PassPart> parts);
+  at::Tensor run_many(std::span<const PassPart> parts, Move* move);
   /// Brings a session to a layout over all ranks, if it is on some of them.
   void spread_out(SessionId session);
 

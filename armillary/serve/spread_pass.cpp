@@ -271,8 +271,11 @@ class SpreadAttention {
     context_.cache.write(layer, rows_, k_BLGD.select(0, 0), v_BLGD.select(0, 0));
     const AttentionResults results = call.finish(q_BLHD, k_BLGD, v_BLGD);
     const ContextAttention& cached = of_layer(layer).cached;
-    if (!cached.has_keys()) return results.out_BLHE;
-    return merged(results, cached.attend(layer, q_BLHD, k_BLGD, v_BLGD));
+    const at::Tensor out_BLHD = cached.has_keys()
+                                    ? merged(results, cached.attend(layer, q_BLHD, k_BLGD, v_BLGD))
+                                    : results.out_BLHE;
+    if (context_.on_layer) context_.on_layer(layer);
+    return out_BLHD;
   }
 
   const PassContext& context_;
@@ -316,10 +319,8 @@ at::Tensor run_spread(const PassContext& context, std::span<const PassPart> part
   PassAppends appends(context.cache);
   for (std::size_t part = 0; part < parts.size(); ++part) {
     const plan::Interval range = spread.of_part(part);
-    appends.begin(parts[part].session, {.tokens = range.end - range.begin,
-                                        .layout = context.layout,
-                                        .skipped = range.begin,
-                                        .behind = spread.tokens() - range.end});
+    appends.begin(parts[part].session,
+                  extent_of_pass(context.layout, range, spread.tokens() - range.end));
   }
   std::vector<std::int64_t> tokens;
   std::vector<std::int64_t> positions;
