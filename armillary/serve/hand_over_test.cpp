@@ -1,6 +1,7 @@
 // hand_over_test.cpp: K and V that prefill ranks hand over to decode ranks: as many bytes as
 // planned, of a layer before the next one is read, and sessions that go on in both ways.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
