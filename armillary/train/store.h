@@ -307,7 +307,7 @@ class Store {
   Unit& unit_at(int unit);
   model::Weights weights_of(const Unit& unit) const;
   std::int64_t own_count(const Unit& unit) const;
-  /// What this rank sums of a unit at stage 0, in a tensor of all of its gradients.
+  /// The part of a tensor of all gradients of a unit that this rank sums at stage 0.
   static at::Tensor own_sum(const Unit& unit, const at::Tensor& all);
   bool rounds_sums() const { return dtypes_.reduce != dtypes_.master; }
   void finish(GradientSum& sum);
