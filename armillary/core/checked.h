@@ -47,14 +47,22 @@ constexpr std::int64_t piece_begin(std::int64_t total, std::int64_t n, std::int6
 
 /// The divisor of n that is nearest to `wish`; of two equally near ones, the smaller. Worked
 /// values: nearest_divisor(12, 5) is 4, because 6 is as near; nearest_divisor(12, 100) is 12.
-/// Requires n >= 1 and wish >= 1. Cost: O(wish) divisions.
+/// Requires n >= 1 and wish >= 1. Cost: O(min(wish, sqrt(n))) divisions.
 constexpr std::int64_t nearest_divisor(std::int64_t n, std::int64_t wish) {
-  std::int64_t below = wish < n ? wish : n;
-  while (n % below != 0) --below;
-  for (std::int64_t above = wish; above <= n && above - wish < wish - below; ++above) {
-    if (n % above == 0) return above;
+  std::int64_t nearest = 1;
+  const auto take = [&](std::int64_t divisor) {
+    const auto away = [&](std::int64_t d) { return d < wish ? wish - d : d - wish; };
+    const bool is_nearer = away(divisor) < away(nearest);
+    const bool is_smaller = away(divisor) == away(nearest) && divisor < nearest;
+    if (is_nearer || is_smaller) nearest = divisor;
+  };
+  // Divisors come in pairs; 1 is nearer than any that is twice the wish or more.
+  for (std::int64_t d = 1; d <= n / d && d / 2 <= wish; ++d) {
+    if (n % d != 0) continue;
+    take(d);
+    take(n / d);
   }
-  return below;
+  return nearest;
 }
 
 }  // namespace armillary

@@ -76,6 +76,9 @@ TEST(NearestDivisor, IsTheSmallerOfTwoAndNeverFartherThanAnother) {
   EXPECT_EQ(nearest_divisor(12, 100), 12);
   EXPECT_EQ(nearest_divisor(13, 6), 1);
   EXPECT_EQ(nearest_divisor(1, 7), 1);
+  // A prime, and twice 1073741823, by divisions up to their roots.
+  EXPECT_EQ(nearest_divisor(2147483647, 1000000000), 1);
+  EXPECT_EQ(nearest_divisor(2147483646, 1000000000), 1073741823);
   for (std::int64_t n = 1; n <= 60; ++n) {
     for (std::int64_t wish = 1; wish <= 70; ++wish) {
       std::int64_t nearest = 1;

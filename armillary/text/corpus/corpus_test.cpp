@@ -22,6 +22,7 @@
 #include "armillary/core/error.h"
 #include "armillary/text/corpus/keyed_permutation.h"
 #include "armillary/text/corpus/prepare.h"
+#include "armillary/text/corpus/shard.h"
 #include "armillary/text/tokenizer/huggingface.h"
 #include "armillary/text/tokenizer/testing/small_tokenizers.h"
 #include "tests/seed.h"
@@ -393,6 +394,17 @@ TEST_F(CorpusFiles, RefusesWhatWasChanged) {
     EXPECT_THROW(parse_index("corpus.json", bad), IoError) << i;
     EXPECT_THROW(parse_index("corpus.json", index.substr(0, i)), IoError) << i;
   }
+}
+
+/// Sizes of an index are compared with a file before anything is read.
+TEST(Shard, BytesThatCannotBeCountedAreRefused) {
+  constexpr std::int64_t kMany = std::int64_t{1} << 31;
+  const ShardShape large{
+      .seq_len = kMany - 2, .sequences = kMany, .pieces = kMany, .token_bytes = 2};
+  EXPECT_THROW(large.bytes(), InvalidArgument);
+  // 3 sequences of 4 tokens of 2 bytes, padded to 4; 4 firsts and 5 pieces.
+  const ShardShape small{.seq_len = 3, .sequences = 3, .pieces = 5, .token_bytes = 2};
+  EXPECT_EQ(small.bytes(), 3 * 4 * 2 + 4 * (4 + 5));
 }
 
 }  // namespace

@@ -18,8 +18,11 @@ constexpr std::size_t kWriteBytes = std::size_t{1} << 20;
 
 /// First byte behind the tokens and their padding.
 std::int64_t tokens_end(const ShardShape& shape) {
+  // Below 2^62, which leaves room for the lists behind them.
   const std::int64_t bytes =
-      checked_product("bytes of a shard", {shape.sequences, shape.seq_len + 1, shape.token_bytes});
+      checked_product("bytes of a shard",
+                      {2, shape.sequences, shape.seq_len + 1, shape.token_bytes}) /
+      2;
   return ceil_div(bytes, 4) * 4;
 }
 

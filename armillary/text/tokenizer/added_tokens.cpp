@@ -11,9 +11,9 @@ bool is_white_space(std::uint32_t code_point) {
   return (white_space() >> kind_of_code_point(code_point) & 1U) != 0;
 }
 
-/// Begin of the white space that ends at `at`.
-std::size_t white_space_begin(std::string_view text, std::size_t at) {
-  while (at > 0) {
+/// Begin of the white space that ends at `at`, from `least` on.
+std::size_t white_space_begin(std::string_view text, std::size_t at, std::size_t least) {
+  while (at > least) {
     const std::size_t before = previous_code_point(text, at);
     std::size_t i = before;
     if (!is_white_space(next_code_point(text, i))) break;
@@ -70,6 +70,7 @@ std::int32_t AddedTokens::match(std::string_view text, std::size_t at) const {
 void AddedTokens::split(std::string_view text, std::vector<TextPart>& parts) const {
   std::size_t done_at = 0;  // Everything before it is in a part.
   std::size_t at = 0;
+  TextSpan run{1, 0};  // White space, all of it; none yet.
   while (at < text.size()) {
     const std::int32_t index = begins_[static_cast<unsigned char>(text[at])] ? match(text, at) : -1;
     if (index < 0) {
@@ -80,8 +81,15 @@ void AddedTokens::split(std::string_view text, std::vector<TextPart>& parts) con
     TextSpan span{at, at + token.content.size()};
     at = span.end;
     // White space that the token before has taken stays there.
-    if (token.takes_left) span.begin = std::max(white_space_begin(text, span.begin), done_at);
-    if (token.takes_right) span.end = white_space_end(text, span.end);
+    if (token.takes_left) {
+      span.begin = std::max(white_space_begin(text, span.begin, done_at), done_at);
+    }
+    if (token.takes_right) {
+      // White space that was looked at is not looked at again.
+      const bool is_inside = run.begin <= span.end && span.end <= run.end;
+      if (!is_inside) run = {span.end, white_space_end(text, span.end)};
+      span.end = run.end;
+    }
     if (span.begin > done_at) parts.push_back({{done_at, span.begin}, std::nullopt});
     parts.push_back({span, token.id});
     done_at = span.end;

@@ -183,13 +183,15 @@ void make_merges_of_scores(const TokenizerValues& values, TokenizerParts& parts)
     return s == s ? s : -1e30;
   };
   std::ranges::stable_sort(order, [&](TokenId a, TokenId b) { return score(a) > score(b); });
+  std::vector<bool> is_added(count);
+  for (const AddedToken& token : parts.added) is_added[static_cast<std::size_t>(token.id)] = true;
   std::int32_t rank = 0;
   for (std::size_t i = 0; i < count; ++i) {
     if (i > 0 && score(order[i]) != score(order[i - 1])) ++rank;
     const std::string_view token = parts.vocabulary.token(order[i]);
     if (parts.vocabulary.find(token) != order[i]) continue;
     if (token.size() > kMostTokenBytes) {
-      if (std::ranges::find(parts.added, order[i], &AddedToken::id) != parts.added.end()) continue;
+      if (is_added[static_cast<std::size_t>(order[i])]) continue;
       fail<InvalidArgument>("tokenizer: token {} of '{}' has {} bytes; at most {} are required",
                             order[i], excerpt(parts.origin), token.size(), kMostTokenBytes);
     }

@@ -29,6 +29,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMostSequences = 16;
+constexpr int kMostSteps = 64;  ///< Of one part: a text goes through them by recursion.
 
 [[noreturn]] void refuse_type(const std::string& part, const std::string& type,
                               const std::vector<std::string>& known) {
@@ -385,7 +386,13 @@ TokenizerParts read_huggingface(std::string_view text, std::string_view config,
   }
   read_model(fields.get("model"), parts);
   const auto with = [&](auto read) {
-    return [&parts, read](const std::string& type, TokenizerFields& of) { read(type, of, parts); };
+    return [&parts, read, steps = 0](const std::string& type, TokenizerFields& of) mutable {
+      if (++steps > kMostSteps) {
+        fail<InvalidArgument>("tokenizer: more than {} steps with {}; at most as many are required",
+                              kMostSteps, of.where());
+      }
+      read(type, of, parts);
+    };
   };
   for_each_part("normalizer", fields.get("normalizer"), "normalizers", with(read_normalizer));
   for_each_part("pre_tokenizer", fields.get("pre_tokenizer"), "pretokenizers",

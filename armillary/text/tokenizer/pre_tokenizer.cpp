@@ -2,6 +2,7 @@
 // cut, so nothing is stored but what the rarer behaviours have to join.
 #include "armillary/text/tokenizer/pre_tokenizer.h"
 
+#include <cstdint>
 #include <optional>
 
 #include "armillary/text/tokenizer/normalizer.h"
@@ -19,8 +20,9 @@ struct SplitPiece {
 std::vector<SplitPiece> pieces_of(std::string_view text, const SplitStep& step,
                                   PreTokenizerScratch& scratch) {
   std::vector<SplitPiece> pieces;
+  std::int64_t steps_left = SplitPattern::most_steps(text);
   for (std::size_t at = 0; at < text.size();) {
-    const TextSpan match = step.pattern->find(text, at, scratch.returns);
+    const TextSpan match = step.pattern->find(text, at, scratch.returns, steps_left);
     if (match.begin > at) pieces.push_back({{at, match.begin}, step.is_inverted});
     if (match.end > match.begin) pieces.push_back({match, !step.is_inverted});
     at = match.end;
@@ -84,8 +86,9 @@ class PreTokenizerRun {
       }
       return;
     }
+    std::int64_t steps_left = SplitPattern::most_steps(text);
     for (std::size_t at = 0; at < text.size();) {
-      const TextSpan match = now.pattern->find(text, at, scratch_.returns);
+      const TextSpan match = now.pattern->find(text, at, scratch_.returns, steps_left);
       run(text.substr(at, match.begin - at), is_first && at == 0, next);
       run(text.substr(match.begin, match.end - match.begin), is_first && match.begin == 0, next);
       at = match.end;

@@ -16,8 +16,8 @@ namespace {
 
 constexpr std::size_t kNoMatch = std::string_view::npos;
 constexpr std::size_t kMostPatternSteps = 20000;
-/// Steps of one match: all that is linear needs some ten a byte.
-constexpr std::int64_t kStepsPerByte = 100;
+/// Steps of all matches of a text: all that is linear needs some ten a byte.
+constexpr std::int64_t kStepsPerByte = 200;
 constexpr std::int64_t kLeastSteps = 100000;
 
 using NodeKind = PatternNodeKind;
@@ -172,9 +172,12 @@ void SplitPattern::compile_repeat(const PatternNode& node) {
   for (const std::size_t fork : forks) steps_[fork].target = steps_.size();
 }
 
-TextSpan SplitPattern::find(std::string_view text, std::size_t from, Scratch& scratch) const {
-  std::int64_t steps_left =
-      kLeastSteps + kStepsPerByte * static_cast<std::int64_t>(text.size() - from);
+std::int64_t SplitPattern::most_steps(std::string_view text) {
+  return kLeastSteps + kStepsPerByte * static_cast<std::int64_t>(text.size());
+}
+
+TextSpan SplitPattern::find(std::string_view text, std::size_t from, Scratch& scratch,
+                            std::int64_t& steps_left) const {
   while (from < text.size()) {
     std::size_t next = from;
     const SetMask sets = table_.at(next_code_point(text, next));

@@ -64,10 +64,13 @@ class SplitPattern {
 
   const std::string& pattern() const { return pattern_; }
 
-  /// The first match that begins at `from` or behind it; an empty one if there is none. Requires
-  /// UTF-8 and `from` between code points.
-  /// @throws InvalidArgument if a match is tried in far more steps than the text has bytes.
-  TextSpan find(std::string_view text, std::size_t from, Scratch& scratch) const;
+  /// The steps that all matches of a text may take together, far more than it has bytes.
+  static std::int64_t most_steps(std::string_view text);
+  /// The first match that begins at `from` or behind it; an empty one if there is none. Its steps
+  /// are taken off `steps_left`. Requires UTF-8 and `from` between code points.
+  /// @throws InvalidArgument if no steps are left.
+  TextSpan find(std::string_view text, std::size_t from, Scratch& scratch,
+                std::int64_t& steps_left) const;
 
  private:
   /// The code points with which a part may begin, and whether it may match the empty text.

@@ -12,6 +12,9 @@
 namespace armillary::tokenizer {
 namespace {
 
+/// Longest text of an added token: each place of a text is compared with as much.
+constexpr std::size_t kMostAddedBytes = 1024;
+
 /// The added tokens that are looked for before the normalizer, or behind it, there with normalized
 /// contents.
 std::vector<AddedToken> tokens_behind(const TokenizerParts& parts, bool is_normalized) {
@@ -30,6 +33,10 @@ TokenizerParts checked_parts(TokenizerParts parts) {
     if (token.content.empty()) {
       fail<InvalidArgument>("tokenizer: added token {} is empty; one with a text is required",
                             token.id);
+    }
+    if (token.content.size() > kMostAddedBytes) {
+      fail<InvalidArgument>("tokenizer: added token {} has {} bytes; at most {} are required",
+                            token.id, token.content.size(), kMostAddedBytes);
     }
     const auto other = parts.vocabulary.find(token.content);
     if (other && *other != token.id) {

@@ -99,6 +99,20 @@ TEST(Tokenizer, AddedTokensTakeTheLongestAndWhiteSpace) {
   EXPECT_THAT(tokenizer.encode("a \t<|end|>x  b<|end|>"), ElementsAre('a', 261, 'b', 260));
 }
 
+/// Blanks that are tokens and take the blanks beside them: 10^6 of them are passed over once.
+TEST(Tokenizer, AddedTokensOfWhiteSpaceTakeNoLongerThanTheText) {
+  for (const char* takes : {R"("lstrip":true,"normalized":false,"rstrip":false)",
+                            R"("lstrip":false,"normalized":false,"rstrip":true)"}) {
+    const Tokenizer tokenizer = of_json(with_change(
+        byte_level_json(),
+        R"("content":"<tool>","id":261,"lstrip":false,"normalized":false,"rstrip":false)",
+        std::string(R"("content":"\t","id":261,)") + takes));
+    const std::vector<TokenId> ids = tokenizer.encode(std::string(1000000, '\t') + 'a');
+    EXPECT_EQ(ids.size(), 1000001U) << takes;
+    EXPECT_EQ(ids.back(), 'a') << takes;
+  }
+}
+
 TEST(Tokenizer, TextsThatGrowWithoutEndAreRefused) {
   const ReplaceText step{.text = "a", .with = std::string(2000, 'a')};
   EXPECT_EQ(normalized("aba", {step}).size(), 4001U);
@@ -163,6 +177,17 @@ TEST(Tokenizer, RefusesPartsByTheirNames) {
   refuses_json(with_change(level, R"("t h")", R"(["", "t"])"), "merge 0");
   refuses_json(with_change(level, R"("vocab":{)", R"("vocab":{"zzz":18446744073709551615,)"),
                "'zzz' has id -1");
+  const std::string step = R"({"type":"NFC"})";
+  const auto steps = [&](int count) {
+    std::string all = step;
+    for (int i = 1; i < count; ++i) all += ',' + step;
+    return with_change(level, R"("normalizer":null)",
+                       R"("normalizer":{"type":"Sequence","normalizers":[)" + all + "]}");
+  };
+  EXPECT_THAT(of_json(steps(64)).encode("x"), ElementsAre('x'));
+  refuses_json(steps(65), "more than 64 steps with normalizer NFC");
+  refuses_json(with_change(level, "<tool>", std::string(1025, 'x')),
+               "added token 261 has 1025 bytes; at most 1024 are required");
   refuses_json(std::string(100000, '['), "is nested deeper than 64");
   refuses_json(with_change(level, R"("normalizer":null)",
                            R"("normalizer":)" + std::string(1000, '[') + std::string(1000, ']')),

@@ -169,6 +169,13 @@ model::ModelOptions read_model_config(const std::string& path, const Config& con
 model::ModelOptions checked_model(const std::string& path, model::ModelOptions model) {
   // Single keys, as a recipe has them; then several together.
   for (const Key& key : section_of(model).keys) {
+    const auto* const names = std::get_if<Names>(&key.legal);
+    if (names != nullptr) {
+      const auto& text = *std::get<std::string*>(key.value);
+      if (std::ranges::find(*names, text) != names->end()) continue;
+      fail<InvalidArgument>("model: {} has model.{} = {}; {} is required", excerpt(path), key.name,
+                            quote(text), list_names(*names));
+    }
     const auto* const range = std::get_if<Range>(&key.legal);
     if (range == nullptr) continue;
     const auto number = value_of(key).get<double>();

@@ -274,6 +274,16 @@ TEST(ModelConfig, ArmillarysHasTheKeysOfTheModel) {
   refused([](auto& config) { config["model"]["n_layers"] = 5000; },
           "model.n_layers = 5000; a value between 1 and 4096 is required");
   refused([](auto& config) { config["scale"] = 3; }, "has scale, which is not obeyed here");
+  refused(
+      [](auto& config) {
+        config["model"] = {{"name", "moe"}, {"score_func", "soft"}};
+      },
+      "model.score_func = 'soft'; softmax or sigmoid is required");
+  refused(
+      [](auto& config) {
+        config["model"] = {{"name", "moe"}, {"balance_over", ""}};
+      },
+      "model.balance_over = ''; sequence or batch is required");
   // Keys that an older version did not have.
   nlohmann::json older = whole;
   older["model"].erase("rope_theta");
