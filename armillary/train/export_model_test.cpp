@@ -1,3 +1,5 @@
+// export_model_test.cpp: the checkpoint that is exported, and the end token of the folder: that of
+// the run's data, whatever its tokenizer has beside it.
 #include "armillary/train/export_model.h"
 
 #include <gmock/gmock.h>

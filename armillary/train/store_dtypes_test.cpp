@@ -115,7 +115,7 @@ TEST(StoreDtypes, SumsThatTravelInBf16AreRounded) {
   EXPECT_GT(difference, 0);
 }
 
-/// Counts of tokens beside rows. Of three replicas the first has two counts, the second one.
+/// Counts of tokens beside rows. The first of three replicas has two counts, the second one.
 class CountedUnit : public ThreeUnits {
  public:
   std::vector<std::string> units() const override { return {"only"}; }

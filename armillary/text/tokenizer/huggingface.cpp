@@ -29,7 +29,7 @@ namespace {
 using nlohmann::json;
 
 constexpr int kMostSequences = 16;
-constexpr int kMostSteps = 64;  ///< Of one part: a text goes through them by recursion.
+constexpr int kMostSteps = 64;  ///< A text goes through them by recursion.
 
 [[noreturn]] void refuse_type(const std::string& part, const std::string& type,
                               const std::vector<std::string>& known) {
