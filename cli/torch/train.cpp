@@ -23,6 +23,7 @@
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/load_data.h"
+#include "armillary/train/recipe_parts.h"
 #include "armillary/train/trainer.h"
 #include "armillary/train/whole_sequences.h"
 #include "cli/mesh_settings.h"
