@@ -20,6 +20,7 @@
 #include "armillary/core/process_stat.h"
 #include "armillary/core/user_text.h"
 #include "armillary/host/launch/launch_folder.h"
+#include "armillary/train/block_pool.h"
 #include "armillary/train/checkpoint/model_folder.h"
 #include "armillary/train/estimate.h"
 #include "armillary/train/load_data.h"
@@ -226,6 +227,7 @@ void run_train(const TrainArguments& arguments) {
   require_memory(estimate, choice.local_world(world));
   data.validation = train::load_validation_data(recipe);
   return_large_blocks();
+  train::BlockPool::install();
   run_steps(arguments, recipe, data, choice, summary);
 }
 
