@@ -58,7 +58,7 @@ bool leaves_host(const comm::Communicator& comm, const comm::Message& message, i
          message.peer / a_host != comm.rank() / a_host;
 }
 
-/// What a rank does for one row.
+/// The work of a rank for one row.
 struct MeasuredRow {
   std::string strategy;
   std::function<void()> act;
