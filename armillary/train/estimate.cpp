@@ -11,7 +11,9 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "armillary/core/checked.h"
 #include "armillary/core/count_text.h"
@@ -34,6 +36,43 @@ std::int64_t most_tokens_of_a_rank(const plan::Problem& problem) {
     most = std::max(most, plan::tokens(runs));
   }
   return most;
+}
+
+/// Sequences of a microbatch of which the rank with parts of most of them has tokens, by the mask
+/// of sequences of one document.
+std::int64_t most_sequences_of_a_rank(const Recipe& recipe, const cost::ModelCost& cost) {
+  const std::int64_t seq_len = recipe.training.seq_len;
+  if (recipe.training.local_batch_size == 1) return 1;
+  const std::vector<plan::Mask> masks(
+      static_cast<std::size_t>(recipe.training.local_batch_size),
+      sequence_mask(recipe.parallelism.mask, std::span(&seq_len, 1)));
+  const plan::Problem problem = attention_problem(recipe, cost.attention, joined_mask(masks));
+  std::int64_t most = 0;
+  for (const plan::Runs& runs : plan::shards(problem.layout, problem.mask, problem.world).q) {
+    std::int64_t count = 0;
+    std::int64_t last = -1;  // positions ascend
+    for (const plan::Run& run : runs) {
+      const std::int64_t stripes = run.contiguous() ? 1 : run.count;
+      for (std::int64_t i = 0; i < stripes; ++i) {
+        const std::int64_t begin = run.begin + i * run.step;
+        const std::int64_t end = (begin + run.tokens() / stripes - 1) / seq_len;
+        count += end - std::max(begin / seq_len - 1, last);
+        last = end;
+      }
+    }
+    most = std::max(most, count);
+  }
+  return most;
+}
+
+/// The cost whose bytes of a sequence are those of all of a rank in a pass.
+cost::ModelCost with_sequences_of_a_rank(cost::ModelCost cost, const Recipe& recipe) {
+  cost::SequenceBytes& bytes = cost.sequence_bytes;
+  if (bytes.input == 0 && bytes.layer == 0) return cost;
+  const std::int64_t sequences = most_sequences_of_a_rank(recipe, cost);
+  bytes.input *= sequences;
+  bytes.layer *= sequences;
+  return cost;
 }
 
 /// A microbatch and the ranks that share it.
@@ -377,7 +416,7 @@ cost::StepMemory memory_of(const Recipe& recipe, const cost::ModelCost& cost,
                            const PassLoad& load) {
   const Division division(recipe.parallelism);
   cost::StepMemory memory = cost::step_memory(
-      {.model = cost,
+      {.model = with_sequences_of_a_rank(cost, recipe),
        .seq = recipe.training.seq_len * recipe.training.local_batch_size,
        .batch = microbatches_of(division.mesh, recipe.training)},
       {.mesh = {.cp = static_cast<int>(division.shares()), .tp = division.mesh.tp},

@@ -191,6 +191,26 @@ TEST(Estimate, WordsOfCrossAttentionAreOnEveryRank) {
   }
 }
 
+// 4 pictures of 15 tokens on 3 ranks: in zigzag the second one has pieces 10 to 19 and 40 to 49, of
+// all of them; in a row a rank has 20 tokens, of two; in stripes of one, some of each.
+TEST(Estimate, WordsAreThoseOfAllPicturesOfARank) {
+  const auto bytes_of_a_word = [](std::int64_t cp, const std::string& layout) {
+    Recipe recipe = small_cross_dit_recipe();
+    recipe.activation_checkpoint.mode = "full";
+    recipe.training.global_batch_size = recipe.training.local_batch_size = 4;
+    recipe.parallelism.context_parallel_degree = cp;
+    recipe.parallelism.layout = layout;
+    const double five = estimate(recipe, WholeSequences(15)).memory.activations;
+    recipe.model.text_tokens = 6;
+    return estimate(recipe, WholeSequences(15)).memory.activations - five;
+  };
+  constexpr std::int64_t kWordOfPicture = std::int64_t{2 + 1} * 24 * 4;
+  EXPECT_EQ(bytes_of_a_word(1, "zigzag"), 4 * kWordOfPicture);
+  EXPECT_EQ(bytes_of_a_word(3, "zigzag"), 4 * kWordOfPicture);
+  EXPECT_EQ(bytes_of_a_word(3, "contiguous"), 2 * kWordOfPicture);
+  EXPECT_EQ(bytes_of_a_word(3, "striped"), 4 * kWordOfPicture);
+}
+
 // Modulations are products of each sequence, whatever its tokens.
 TEST(Estimate, CountsTheModulationsOfEveryPicture) {
   Recipe recipe = small_dit_recipe();
