@@ -17,6 +17,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <span>
@@ -80,9 +81,13 @@ bool is_joined(const SampleOptions& options) {
   return options.guidance != 1 && options.guidance_by == GuidanceBy::Batch;
 }
 
-/// Refuses a way of guidance that does nothing or that the mesh has no ranks for.
+/// Refuses a guidance that leads nowhere, and a way of it that does nothing or that the mesh has no
+/// ranks for.
 void check_guidance(const SampleOptions& options, const ParallelismOptions& parallelism) {
   const std::string_view way = to_string(options.guidance_by);
+  if (!std::isfinite(options.guidance)) {
+    fail<InvalidArgument>("sample: --guidance {}; a finite number is required", options.guidance);
+  }
   if (options.guidance == 1 && options.guidance_by != GuidanceBy::Batch) {
     fail<InvalidArgument>(
         "sample: --guidance-by {} with --guidance 1, which has one prediction alone; another "

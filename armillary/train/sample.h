@@ -67,9 +67,9 @@ Recipe sample_recipe(Recipe recipe, const SampleOptions& options);
 
 /// Pictures [n, height, width, channels] as the data have them, fp64, mostly from -1 to 1; equal on
 /// all ranks. Collective over the mesh. @throws on every rank InvalidArgument if recipes of two
-/// ranks differ, for a model that is no dit, classes or words that it has not, guidance by ranks
-/// where ranks along dp have no halves, or as ForwardRank::load; IoError as Checkpoint; CommError
-/// as the communicator.
+/// ranks differ, for a model that is no dit, classes or words that it has not, a guidance that is
+/// not finite, guidance by ranks where ranks along dp have no halves, or as ForwardRank::load;
+/// IoError as Checkpoint; CommError as the communicator.
 at::Tensor sample(const comm::Mesh& mesh, model::Model& model, const Recipe& recipe,
                   const SampleOptions& options);
 

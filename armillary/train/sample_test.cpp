@@ -10,9 +10,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -182,6 +185,42 @@ TEST(Sample, TwinsExchangeOnePredictionOfARanksPatchesAStep) {
   });
 }
 
+/// A DiT whose second prediction fails, on some ranks.
+class FailingDit : public model::WokenDit {
+ public:
+  FailingDit(const model::DitOptions& options, bool fails) : WokenDit(options), fails_(fails) {}
+  at::Tensor run(int unit, const model::Weights& weights, const at::Tensor& x,
+                 const model::ModelInputs& inputs) override {
+    if (fails_ && unit == 0 && ++predictions_ == 2) throw std::runtime_error("half is out");
+    return WokenDit::run(unit, weights, x, inputs);
+  }
+
+ private:
+  bool fails_;
+  int predictions_ = 0;
+};
+
+// The ranks of either half wait for those of the other one in each step.
+TEST(Sample, AHalfThatFailsEndsTheOther) {
+  const Recipe recipe = on(small_dit_recipe(), {.shards = 2, .cp = 2});
+  for (const int failing : {0, 3}) {
+    std::atomic<int> told = 0;
+    const auto body = [&](comm::Communicator& comm) {
+      FailingDit model(model::dit_options(recipe.model), comm.rank() == failing);
+      try {
+        sample(comm::Mesh(comm, mesh_of(recipe.parallelism)), model, recipe,
+               few_pictures_by(GuidanceBy::Ranks));
+      } catch (const CommError& error) {
+        if (std::string(error.what()).find("half is out") != std::string::npos) ++told;
+        throw;
+      }
+    };
+    EXPECT_THAT([&] { comm::run_ranks(4, body); },
+                ThrowsMessage<std::runtime_error>(HasSubstr("half is out")));
+    EXPECT_EQ(told, 3) << failing;
+  }
+}
+
 TEST(Sample, ANewModelGivesItsNoise) {
   Recipe recipe = in_fp64(small_dit_recipe());
   SampleOptions options = few_pictures();
@@ -212,6 +251,12 @@ TEST(Sample, WhatCannotBeSampledIsRefused) {
   options = few_pictures();
   options.checkpoint = options.init_from = "a";
   refused(small_dit_recipe(), options, "one is required");
+  for (const double guidance : {std::nan(""), -HUGE_VAL}) {
+    options = few_pictures();
+    options.guidance = guidance;
+    refused(small_dit_recipe(), options,
+            fmt::format("sample: --guidance {}; a finite number is required", guidance));
+  }
   const Recipe three = on(small_dit_recipe(), {.shards = 3});
   refused(three, few_pictures_by(GuidanceBy::Ranks),
           "sample: --guidance-by ranks with 3 ranks along dp; an even number is required, half of "

@@ -42,6 +42,11 @@ void check_png(std::int64_t channels) {
 std::string png_of(const at::Tensor& pictures_NHWC) {
   const std::int64_t channels = pictures_NHWC.size(3);
   check_png(channels);
+  if (!pictures_NHWC.isfinite().all().item<bool>()) {
+    fail<InvalidArgument>(
+        "sample: pictures have values that are not finite; finite ones are required in a .png; "
+        "nearest: a .safetensors file");
+  }
   const at::Tensor grid =
       grid_of(((pictures_NHWC + 1) * 127.5).round().clamp(0, 255).to(at::kByte)).contiguous();
   constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();

@@ -74,6 +74,16 @@ def test_a_png_has_the_values(trained):
     assert np.abs(rows[..., 0] - expected).max() <= 0.51
 
 
+def test_pictures_that_are_not_finite_are_no_png(trained):
+    """Of such a guidance the first step leads beyond fp32, and the second one to no number."""
+    words = ("--count", "2", "--steps", "2", "--guidance", "1e300")
+    command = [PROGRAM, "sample", trained, trained.parent / "far.png", *words]
+    finished = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert finished.returncode == 2
+    assert "pictures have values that are not finite" in finished.stderr
+    assert not (trained.parent / "far.png").exists()
+
+
 def test_classes_that_are_not_there_are_refused(tmp_path):
     pictures, classes = np.zeros((2, 8, 8, 1), np.uint8), np.array([0, 10], np.int64)
     save_file({"pictures": pictures, "classes": classes}, tmp_path / "bad.safetensors")
