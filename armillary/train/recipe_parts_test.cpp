@@ -111,7 +111,6 @@ TEST(Recipe, AWindowIsThatOfTheMask) {
   }
 }
 
-// Saved by nobody: a reader would believe in checkpoints that are not there.
 // Words and modulations of a dit.
 TEST(Recipe, WordsThatAreNotThereAreRefused) {
   Recipe recipe = small_dit_recipe();
@@ -141,6 +140,7 @@ TEST(Recipe, WordsThatAreNotThereAreRefused) {
               ThrowsMessage<InvalidArgument>(HasSubstr("nearest: model.name = \"dit\"")));
 }
 
+// Saved by nobody: a reader would believe in checkpoints that are not there.
 TEST(Recipe, KeysOfCheckpointsThatAreNotSavedAreRefused) {
   expect_invalid(
       "checkpoint.interval=100",

@@ -8,10 +8,12 @@
 #include <CLI/CLI.hpp>
 #include <cstddef>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "armillary/comm/communicator.h"
@@ -41,7 +43,7 @@ Examples:
 
 Picture i begins with noise of --seed and i, and has the i-th of --classes, over and over: it is the same in any number,
 with guidance by any way, and on any mesh up to rounding. A .safetensors file is as training reads it: pictures, mostly
-from -1 to 1, and classes.
+from -1 to 1, classes and words.
 Exit code: 0 done, 1 a rank failed, 2 bad input.)";
 
 struct SampleArguments {
@@ -77,16 +79,26 @@ std::vector<std::int64_t> classes_of(const SampleArguments& arguments, std::int6
   return classes;
 }
 
+/// Pictures with their classes, and with their words if they have any.
 void write_values(const std::string& path, const at::Tensor& pictures_NHWC,
-                  const std::vector<std::int64_t>& classes) {
+                  const train::SampleOptions& options) {
   const at::Tensor values = pictures_NHWC.to(at::kFloat).contiguous();
-  io::write_safetensors(
-      io::real_file_system(), path,
-      {{{.name = "pictures", .dtype = io::TensorDtype::F32, .shape = values.sizes().vec()},
-        {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}},
-       {{.name = "classes", .dtype = io::TensorDtype::I64, .shape = {values.size(0)}},
-        std::as_bytes(std::span(classes))}},
-      {});
+  std::vector<io::TensorBytes> tensors{
+      {{.name = "pictures", .dtype = io::TensorDtype::F32, .shape = values.sizes().vec()},
+       {static_cast<const std::byte*>(values.const_data_ptr()), values.nbytes()}},
+      {{.name = "classes", .dtype = io::TensorDtype::I64, .shape = {values.size(0)}},
+       std::as_bytes(std::span(options.classes))}};
+  std::vector<std::int64_t> text;
+  for (std::int64_t i = 0; i < values.size(0); ++i) {
+    text.insert(text.end(), options.words.begin(), options.words.end());
+  }
+  if (!text.empty()) {
+    tensors.push_back({{.name = "text",
+                        .dtype = io::TensorDtype::I64,
+                        .shape = {values.size(0), std::ssize(options.words)}},
+                       std::as_bytes(std::span(text))});
+  }
+  io::write_safetensors(io::real_file_system(), path, std::move(tensors), {});
 }
 
 void run_sample(const SampleArguments& arguments) {
@@ -121,7 +133,7 @@ void run_sample(const SampleArguments& arguments) {
   if (is_png) {
     write_file("sample", arguments.file, png_of(pictures_NHWC));
   } else {
-    write_values(arguments.file, pictures_NHWC, options.classes);
+    write_values(arguments.file, pictures_NHWC, options);
   }
   fmt::print("{} in {}\n", count_of(pictures_NHWC.size(0), "picture"), arguments.file);
 }

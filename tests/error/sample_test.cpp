@@ -89,6 +89,28 @@ TEST_F(SampleVerb, MakesPicturesOfARunOnAnyMesh) {
   EXPECT_EQ(bytes.substr(16, 10), std::string("\0\0\0\x0c\0\0\0\x08\x08\x02", 10));
 }
 
+TEST_F(SampleVerb, TrainingReadsPicturesWithTheirWords) {
+  const std::vector<std::string> settings{
+      "--set", "model.words=cross", "--set", "model.text_tokens=2", "--set", "model.vocab_size=5"};
+  std::vector<std::string> sample{"sample",  recipe_,   folder_.path("words.safetensors"),
+                                  "--words", "4,1",     "--count",
+                                  "3",       "--steps", "1"};
+  sample.insert(sample.end(), settings.begin(), settings.end());
+  const ProgramRun sampled = run(sample);
+  ASSERT_EQ(sampled.code, 0) << sampled.err;
+  const io::SafetensorsFile file(folder_.path("words.safetensors"));
+  EXPECT_EQ(file.info("text").shape, (std::vector<std::int64_t>{3, 2}));
+  std::vector<std::int64_t> words(6);
+  ASSERT_EQ(file.bytes("text").size(), words.size() * sizeof(std::int64_t));
+  std::memcpy(words.data(), file.bytes("text").data(), words.size() * sizeof(std::int64_t));
+  EXPECT_EQ(words, (std::vector<std::int64_t>{4, 1, 4, 1, 4, 1}));
+  std::vector<std::string> train{"train", recipe_, "--set",
+                                 "training.dataset_path=" + folder_.path("words.safetensors")};
+  train.insert(train.end(), settings.begin(), settings.end());
+  const ProgramRun trained = run(train);
+  EXPECT_EQ(trained.code, 0) << trained.err;
+}
+
 TEST_F(SampleVerb, ARunOnPicturesIsWatched) {
   const std::string each = "training.validation_interval=1";
   expect_error({"train", recipe_, "--set", each},
@@ -123,6 +145,8 @@ TEST_F(SampleVerb, BadInputIsRefused) {
   expect_error({"sample", recipe_, file, "--guidance", "2", "--guidance-by", "rank"},
                HasSubstr("sample: --guidance-by: 'rank' is not known; batch, passes or ranks is "
                          "required; nearest is 'ranks'"));
+  expect_error({"sample", recipe_, file, "--guidance", "nan"},
+               HasSubstr("sample: --guidance nan; a finite number is required"));
   expect_error(
       {"sample", recipe_, file, "--guidance-by", "ranks"},
       HasSubstr("sample: --guidance-by ranks with --guidance 1, which has one prediction"));
