@@ -2,6 +2,7 @@
 // that each rank sends, and names that are refused.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -219,6 +220,48 @@ TEST(StepRunner, SendsTheBytesOfItsProgram) {
 TEST(StepRunner, SendsTheBytesOfItsProgramWithExperts) {
   for (const StepCase& of : expert_cases()) {
     expect_bytes_of_program(of, {.tied = true, .experts = true});
+  }
+}
+
+/// Expects the gradients of a rank with shares to have the bits of one that has all of them, and
+/// those of bf16.
+void expect_same_sums(const StepRank& shares, const StepRank& whole) {
+  const std::vector<Piece>& pieces = shares.store().pieces();
+  const std::vector<Piece>& wholes = whole.store().pieces();
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const auto same = std::ranges::find(wholes, pieces[i].name, &Piece::name);
+    ASSERT_NE(same, wholes.end()) << pieces[i].name;
+    const model::GlobalRange& range = pieces[i].range;
+    at::Tensor part = whole.gradients()[static_cast<std::size_t>(same - wholes.begin())];
+    if (!range.size.empty()) {
+      part = part.narrow(0, range.begin[0] - same->range.begin[0], range.size[0]);
+    }
+    EXPECT_TRUE(at::equal(shares.gradients()[i], part)) << pieces[i].name;
+    EXPECT_TRUE(at::equal(part, part.to(at::kBFloat16).to(at::kFloat))) << pieces[i].name;
+  }
+}
+
+/// Sums in bf16 have memory beside gradients: at stage 0 those of two units until they are
+/// gathered, at stage 1 those of one.
+TEST(StepRunner, RoundedSumsHaveTheSameBitsAtStages0And1) {
+  for (const MeshShape& mesh :
+       {MeshShape{.dp = 3}, MeshShape{.cp = 2, .tp = 2}, MeshShape{.dp = 2, .cp = 2, .tp = 2}}) {
+    for (const bool experts : {false, true}) {
+      const StepCase of{.mesh = mesh, .passes = 2, .bf16_sums = true};
+      StepCase divided = of;
+      divided.zero = 1;
+      const UnitOptions options{.tied = true, .experts = experts};
+      comm::run_ranks(mesh.ranks(), [&](comm::Communicator& comm) {
+        SCOPED_TRACE(name_of(of, options));
+        UnitsAlongTp model(options);
+        StepRank whole(comm, model, of);
+        StepRank shares(comm, model, divided);
+        const double norm = whole.take();
+        EXPECT_GT(norm, 0);
+        EXPECT_EQ(shares.take(), norm);
+        expect_same_sums(shares, whole);
+      });
+    }
   }
 }
 

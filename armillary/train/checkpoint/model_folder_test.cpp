@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -349,6 +350,38 @@ TEST(ModelFolder, TensorsThatDoNotFitAreRefusedByName) {
   parameters = replica.parameters();
   parameters.push_back({{"layers.0.attention.wq.bias", io::TensorDtype::F32, {0}}, {}});
   refused("more", parameters, "tensor 'model.layers.0.self_attn.q_proj.bias' is not one of");
+}
+
+/// Files of others have buffers of old versions and, beside tied weights, a copy of the embedding;
+/// files of Armillary have neither.
+TEST(ModelFolder, TensorsThatTransformersLeavesOutAreLeftOut) {
+  const Recipe recipe = small_llama(/*tied=*/true);
+  const DrawnReplica written(recipe, 1);
+  std::vector<io::TensorBytes> parameters = written.parameters();
+  io::TensorBytes copy = parameters[0];
+  EXPECT_EQ(copy.info.name, "tok_embeddings.weight");
+  copy.info.name = "output.weight";
+  parameters.push_back(copy);
+  constexpr std::array<float, 2> kFrequencies{1, 0.01F};
+  parameters.push_back(
+      {{"layers.0.self_attn.rotary_emb.inv_freq", io::TensorDtype::F32, {kFrequencies.size()}},
+       std::as_bytes(std::span(kFrequencies))});
+  DrawnReplica read(recipe, 2);
+  for (const std::int64_t most : {kMostFileBytes, std::int64_t{1}}) {
+    const ScratchFolder folder;
+    write_model_folder(folder.path("hf"), FolderFormat::Hf, config_of(recipe), parameters, most);
+    const auto file =
+        folder.read(most == 1 ? "hf/model.safetensors.index.json" : "hf/model.safetensors");
+    EXPECT_THAT(file, HasSubstr("\"lm_head.weight\""));
+    EXPECT_THAT(file, HasSubstr("\"model.layers.0.self_attn.rotary_emb.inv_freq\""));
+    load_parameters(folder.path("hf"), recipe.model, read.store);
+    EXPECT_TRUE(equal_parameters(read, written)) << most;
+    write_model_folder(folder.path("own"), FolderFormat::Armillary,
+                       config_of(recipe, FolderFormat::Armillary), parameters, most);
+    EXPECT_THAT([&] { load_parameters(folder.path("own"), recipe.model, read.store); },
+                ThrowsMessage<IoError>(HasSubstr("tensor 'layers.0.self_attn.rotary_emb.inv_freq' "
+                                                 "is not one of the recipe's model")));
+  }
 }
 
 /// The step of a bias is training; a bias or none is another model.

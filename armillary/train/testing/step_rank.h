@@ -30,7 +30,8 @@ struct StepCase {
   bool reshard = true;
   bool on_host = false;  ///< State of the optimizer.
   bool bf16 = false;     ///< Parameters.
-  int ep = 1;            ///< Ranks that share experts, of a model that has them.
+  bool bf16_sums = false;
+  int ep = 1;  ///< Ranks that share experts, of a model that has them.
 };
 
 /// All of a rank that a step needs. The model, which has no use for tokens, must outlive it.
@@ -94,6 +95,7 @@ class StepRank {
     training.global_batch_size = static_cast<std::int64_t>(of.mesh.dp) * of.passes;
     training.local_batch_size = 1;
     if (of.bf16) training.mixed_precision_param = "bfloat16";
+    if (of.bf16_sums) training.mixed_precision_reduce = "bfloat16";
     return training;
   }
   plan::step::StepShape shape(const StepCase& of) const {
