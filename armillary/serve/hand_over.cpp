@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/plan/relayout/shape.h"
 #include "armillary/runtime/or_abort.h"
 
 namespace armillary::serve {
@@ -62,6 +63,8 @@ HandOver::HandOver(comm::Communicator& comm, KvCache& cache, SessionId session,
       to_(to),
       first_(cache.first_behind(session, from.tokens())) {
   check_token_layout(to);
+  // Of whole layouts: a window of one token leaves none to compare.
+  plan::relayout::check_shape({.from = from_, .to = to_, .world = comm_.world()});
 }
 
 void HandOver::plan(int layers) {

@@ -24,13 +24,13 @@ void check_token_layout(const plan::relayout::CacheLayout& layout);
 /// of attention. Refers to its arguments.
 class HandOver {
  public:
-  /// `tokens`: those of the session when it finishes; `from` has all of them. @throws
-  /// as check_token_layout.
+  /// Both layouts have all tokens of the session when it finishes. @throws InvalidArgument as
+  /// check_token_layout and plan::relayout::check_shape.
   HandOver(comm::Communicator& comm, KvCache& cache, SessionId session,
            const plan::relayout::CacheLayout& from, const plan::relayout::CacheLayout& to);
 
   /// Starts layers from 0 on, of `layers`, whose K and V are in the cache. The first call plans
-  /// and proves. @throws InvalidArgument as plan::relayout::check_shape.
+  /// and proves. @throws PlanError as CacheMove.
   void start(int layer, int layers);
   /// Waits for all layers, in their order, and gives the session the new layout. Its tokens are
   /// those of `from` now; what has arrived has memory of its own until then. Returns the bytes that

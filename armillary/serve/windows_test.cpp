@@ -189,6 +189,21 @@ TEST(Window, MoveWhatIsInSight) {
   });
 }
 
+/// Nothing is in sight of the next token, and a layout of fewer tokens is refused all the same.
+TEST(Window, OfOneTokenMovesNothing) {
+  with_sessions(2, options_with({1}, 0), [](comm::Communicator&, Sessions& sessions) {
+    const Tokens prompt = TinyModel::text(20);
+    const SessionId session = sessions.open();
+    read_one(sessions, session, prompt);
+    EXPECT_THAT(
+        error_of([&] { sessions.relayout(session, plan::relayout::one_extent(13, {}, 1)); }),
+        testing::HasSubstr("equally many are required"));
+    EXPECT_EQ(sessions.relayout(session, plan::relayout::one_extent(20, {}, 1)), 0);
+    expect_close(next_one(sessions, session, 7), windowed().last_logits(joined(prompt, {7}), {1}),
+                 "next");
+  });
+}
+
 /// Bands of random positions are the pairs in sight, and no others.
 TEST(Window, BandsAreThePairsInSight) {
   std::mt19937 random(3);
