@@ -16,6 +16,8 @@
 #include "armillary/plan/decode/check_decode.h"
 #include "armillary/plan/program/grid.h"
 #include "armillary/plan/relayout/shape.h"
+#include "armillary/plan/strategies/strategy.h"
+#include "armillary/predict/tune/automatic.h"
 #include "armillary/serve/hand_over.h"
 #include "armillary/serve/pass.h"
 
@@ -34,6 +36,8 @@ void check_options(const SessionsOptions& options) {
     fail<InvalidArgument>("serve: chunk {} given; at least 1, or 0 for whole prompts, is required",
                           options.chunk);
   }
+  // Short prompts never ask for it.
+  if (!tune::is_automatic(options.strategy)) plan::parse_strategy(options.strategy);
 }
 
 /// The program of a rank for the exchange of a layer. The plan does not know tokens and heads: each

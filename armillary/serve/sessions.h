@@ -70,8 +70,8 @@ struct PassPart;
 class Sessions {
  public:
   /// `use` gives the weights of a unit, on all ranks alike. All must outlive the object.
-  /// @throws InvalidArgument for a layout, windows or a cache that cannot be; PlanError if the
-  /// exchange of decode is not proved.
+  /// @throws InvalidArgument for a layout, windows or a cache that cannot be, or a strategy as
+  /// parse_strategy(); PlanError if the exchange of decode is not proved.
   Sessions(comm::Communicator& comm, model::Model& model,
            std::function<model::Weights(int unit)> use, SessionsOptions options);
 
@@ -89,7 +89,8 @@ class Sessions {
   /// chunks, from which they may go on.
   /// @throws InvalidArgument for a session that is not open or comes twice, a prompt without
   /// tokens, a token that is not in the vocabulary, or a cache without room, on all ranks alike,
-  /// with what was read before; any other error, such as CommError, ends the group.
+  /// with what was read before; any other error, such as CommError, or that of a strategy that the
+  /// ranks or heads do not allow, ends the group.
   at::Tensor prefill(std::span<const Prompt> prompts, const Progress& progress = {});
 
   /// Reads a prompt as prefill, and brings its session to the layout `to`, whose extents are set

@@ -484,6 +484,9 @@ TEST(Sessions, RefuseWhatCannotBe) {
     };
     expect([&] { make(options_of("balanced", 0)); }, "layout balanced given");
     expect([&] { make(options_of("zigzag", -1)); }, "chunk -1 given");
+    SessionsOptions options = options_of("zigzag", 0);
+    options.strategy = "rink";
+    expect([&] { make(options); }, "unknown name 'rink'");
     EXPECT_EQ(sessions.decode({}).size(0), 0);
   });
 }
