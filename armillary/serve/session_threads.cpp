@@ -1,23 +1,37 @@
 // session_threads.cpp: one thread owns the group of ranks, because comm::run_ranks() returns when
 // all have ended. Ranks sleep between turns. One that fails says so before it leaves, so that those
-// that have ended the turn do not sleep on.
+// that have ended the turn do not sleep on; of one that never began they hear from the group.
 #include "armillary/serve/session_threads.h"
 
 #include <ATen/Parallel.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "armillary/comm/local.h"
 #include "armillary/core/error.h"
+#include "armillary/core/threads.h"
 
 namespace armillary::serve {
+namespace {
+
+bool has_failed(comm::Communicator& comm) {
+  try {
+    comm.throw_if_failed();
+  } catch (const CommError&) {
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
 
 SessionThreads::SessionThreads(std::shared_ptr<const OpenModel> model,
                                const SessionThreadsOptions& options)
     : ranks_(options.ranks) {
-  if (ranks_ < 1) {
-    fail<InvalidArgument>("sessions: {} ranks given; at least 1 is required", ranks_);
+  if (ranks_ < 1 || ranks_ > kMaxThreads) {
+    fail<InvalidArgument>("sessions: {} ranks given; 1 to {} are required", ranks_, kMaxThreads);
   }
   owner_ = std::thread([this, model = std::move(model), options] { own_ranks(model, options); });
   try {
@@ -79,11 +93,12 @@ void SessionThreads::serve(comm::Communicator& comm, const std::shared_ptr<const
     ModelSessions sessions(comm, model, options.sessions);
     end_turn(nullptr);
     int turn = 0;
-    while (const Action* action = next(turn++)) {
+    while (const Action* action = next(comm, turn++)) {
       std::exception_ptr refusal;
       try {
         (*action)(sessions, comm.rank());
       } catch (const InvalidArgument&) {
+        if (has_failed(comm)) throw;  // It came within a pass.
         refusal = std::current_exception();
       }
       end_turn(refusal);
@@ -94,9 +109,11 @@ void SessionThreads::serve(comm::Communicator& comm, const std::shared_ptr<const
   }
 }
 
-const SessionThreads::Action* SessionThreads::next(int turn) {
+const SessionThreads::Action* SessionThreads::next(comm::Communicator& comm, int turn) {
+  constexpr std::chrono::milliseconds kLook{200};
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return ends_ || turn_ > turn; });
+  const auto is_next = [&] { return ends_ || turn_ > turn; };
+  while (!changed_.wait_for(lock, kLook, is_next)) comm.throw_if_failed();
   return ends_ ? nullptr : action_;
 }
 

@@ -36,8 +36,9 @@ class SessionThreads {
   ~SessionThreads();
 
   /// Runs `action` on all ranks and waits for all of them. It makes the same calls everywhere.
-  /// @throws InvalidArgument that it throws on all ranks; then sessions go on. Any other error
-  /// ends the ranks: that of the rank that failed first, and CommError with its text ever after.
+  /// @throws InvalidArgument that it throws on all ranks; then sessions go on, unless it came
+  /// within a pass. That one and any other error end the ranks: that of the rank that failed first,
+  /// and CommError with its text ever after.
   using Action = std::function<void(ModelSessions& sessions, int rank)>;
   void run(const Action& action);
 
@@ -46,8 +47,9 @@ class SessionThreads {
                  const SessionThreadsOptions& options);
   void serve(comm::Communicator& comm, const std::shared_ptr<const OpenModel>& model,
              const SessionThreadsOptions& options);
-  /// The next action behind `turn`; null if the rank is to end.
-  const Action* next(int turn);
+  /// The next action behind `turn`; null if the rank is to end. @throws CommError if the group
+  /// fails before.
+  const Action* next(comm::Communicator& comm, int turn);
   void end_turn(const std::exception_ptr& refusal);
   void end_ranks();
   /// Waits until all ranks have ended a turn, or the group is over, which is thrown.

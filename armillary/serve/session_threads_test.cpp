@@ -78,13 +78,31 @@ TEST(SessionThreads, EndWithARankThatFails) {
             "sessions: the ranks have ended: rank 1 is lost; new sessions are required");
 }
 
+/// A strategy that three ranks cannot have is found in the first pass that is spread, on all ranks.
+TEST(SessionThreads, EndWithARefusalInAPass) {
+  SessionThreadsOptions options = three_ranks();
+  options.sessions.strategy = "double_ring:window=2";
+  SessionThreads threads(model_of_threads().open(), options);
+  const std::string refusal = error_of([&] { logits_behind(threads, TinyModel::text(20)); });
+  EXPECT_THAT(refusal, testing::HasSubstr("window=2 with world 3"));
+  std::string later = "no error";
+  try {
+    threads.run([](ModelSessions&, int) {});
+  } catch (const CommError& error) {
+    later = error.what();
+  }
+  EXPECT_EQ(later, "sessions: the ranks have ended: " + refusal + "; new sessions are required");
+}
+
 TEST(SessionThreads, RefuseOptionsThatCannotBe) {
   const auto error_with = [](const SessionThreadsOptions& options) {
     return error_of([&] { const SessionThreads threads(model_of_threads().open(), options); });
   };
   SessionThreadsOptions options = three_ranks();
   options.ranks = 0;
-  EXPECT_EQ(error_with(options), "sessions: 0 ranks given; at least 1 is required");
+  EXPECT_EQ(error_with(options), "sessions: 0 ranks given; 1 to 1024 are required");
+  options.ranks = 1'000'000;
+  EXPECT_EQ(error_with(options), "sessions: 1000000 ranks given; 1 to 1024 are required");
   options = three_ranks();
   options.sessions.layout = plan::parse_layout("balanced");
   EXPECT_THAT(error_with(options), testing::HasSubstr("layout balanced given"));
