@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 
 from armillary import _groups, _native
-from armillary.errors import InvalidArgument
+from armillary.errors import CommError, InvalidArgument
 
 _DTYPES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 
@@ -33,7 +35,8 @@ class Sessions:
     many sessions. `dtype` is float32, or bfloat16 for matrices and the cache. `timeout` (seconds) bounds
     every wait of a rank for others.
 
-    Raises `InvalidArgument` for what cannot be, after which sessions go on; any other error ends them."""
+    Raises `InvalidArgument` for what cannot be, after which sessions go on, unless it is a strategy that
+    ranks and heads do not allow; that and any other error ends them."""
 
     def __init__(
         self,
@@ -82,12 +85,13 @@ class Sessions:
         try:
             return new, native.prefill(new, tokens)
         except InvalidArgument:
-            native.release(new)
+            with contextlib.suppress(CommError, InvalidArgument):  # The ranks have ended, or were closed.
+                native.release(new)
             raise
 
     def decode(self, tokens: Mapping[int, int]) -> Tensor:
         """Adds one token to each session. Returns the logits [B, V] behind them, in the order given."""
-        return self._open().decode([(session, int(token)) for session, token in tokens.items()])
+        return self._open().decode([(session, _token_of(token)) for session, token in tokens.items()])
 
     def fork(self, session: int) -> int:
         """A session that has read the same tokens, whose pages it shares until one of the two goes on."""
@@ -127,6 +131,13 @@ def _name_of(group: _groups.Group) -> str:
         return ""
     found = _groups.process_group(group, "Sessions")
     return "" if found is None else str(found.group_name)
+
+
+def _token_of(token: int) -> int:
+    try:
+        return operator.index(token)
+    except TypeError:
+        raise InvalidArgument(f"Sessions: token {token!r} given; a whole number is required") from None
 
 
 def _tokens_of(ids: Tensor | Sequence[int]) -> list[int]:

@@ -2,17 +2,21 @@
 // over the processes of a group, each of which makes the same calls.
 #include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "armillary/comm/together.h"
+#include "armillary/core/error.h"
 #include "armillary/serve/model_sessions.h"
 #include "armillary/serve/session_threads.h"
 #include "python/src/bind.h"
@@ -57,19 +61,45 @@ struct GroupSessions {
     sessions = std::make_unique<ModelSessions>(*comm, std::move(model), settings.threads.sessions);
   }
 
+  /// Runs an action of all processes; calls of this one run one after the other. An error that is
+  /// not of the arguments is of this process alone: it ends the others.
+  template <class Result>
+  Result run(const std::function<Result(ModelSessions&)>& action) {
+    const std::lock_guard lock(calls);
+    try {
+      return action(*sessions);
+    } catch (const InvalidArgument&) {
+      throw;
+    } catch (const std::exception& error) {
+      comm->abort(error.what());
+      throw;
+    }
+  }
+
   std::unique_ptr<comm::Communicator> comm;
   std::unique_ptr<ModelSessions> sessions;
+  std::mutex calls;
 };
 
-/// Functions are called without Python's lock.
+/// The modes of a caller end with its call, and the cache does not: tensors of inference mode
+/// cannot be written to outside of it.
+struct OwnModes {
+  c10::impl::ExcludeDispatchKeyGuard below_autocast{c10::autocast_dispatch_keyset};
+  c10::InferenceMode no_inference{false};
+  at::NoGradGuard no_grad;
+};
+
+/// Functions are called without Python's lock, so close() may come while another thread is in a
+/// call: the last of both ends the ranks.
 class PythonSessions {
  public:
   explicit PythonSessions(const SessionSettings& settings) {
+    const OwnModes modes;
     if (settings.group.empty()) {
-      threads_ = std::make_unique<serve::SessionThreads>(
+      ranks_.threads = std::make_shared<serve::SessionThreads>(
           serve::open_model(settings.model, settings.dtype), settings.threads);
     } else {
-      group_ = std::make_unique<GroupSessions>(settings);
+      ranks_.group = std::make_shared<GroupSessions>(settings);
     }
   }
   PythonSessions(const PythonSessions&) = delete;
@@ -80,17 +110,19 @@ class PythonSessions {
   }
 
   void close() {
-    threads_.reset();
-    group_.reset();
+    Ranks last;  // They end after the lock is free.
+    const std::lock_guard lock(mutex_);
+    std::swap(last, ranks_);
   }
 
   /// The result of a call that all ranks make.
   template <class Result>
   Result call(const std::function<Result(ModelSessions&)>& action) {
-    const c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);
-    if (group_) return action(*group_->sessions);
+    const OwnModes modes;
+    const Ranks ranks = open_ranks();
+    if (ranks.group) return ranks.group->run(action);
     Result result{};
-    threads_->run([&](ModelSessions& sessions, int rank) {
+    ranks.threads->run([&](ModelSessions& sessions, int rank) {
       Result own = action(sessions);
       if (rank == 0) result = std::move(own);
     });
@@ -123,8 +155,20 @@ class PythonSessions {
   }
 
  private:
-  std::unique_ptr<serve::SessionThreads> threads_;
-  std::unique_ptr<GroupSessions> group_;
+  /// One of them; none if they were closed.
+  struct Ranks {
+    std::shared_ptr<serve::SessionThreads> threads;
+    std::shared_ptr<GroupSessions> group;
+  };
+
+  Ranks open_ranks() {
+    const std::lock_guard lock(mutex_);
+    if (ranks_.threads || ranks_.group) return ranks_;
+    fail<InvalidArgument>("Sessions: they were closed; new ones are required");
+  }
+
+  std::mutex mutex_;  ///< Guards the members behind it, not what they point to.
+  Ranks ranks_;
 };
 
 }  // namespace

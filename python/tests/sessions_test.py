@@ -1,5 +1,8 @@
 """Sessions of a model folder: logits are those of transformers, over threads and over processes."""
 
+import time
+from concurrent import futures
+
 import pytest
 import ranks
 import torch
@@ -119,6 +122,7 @@ def test_wrong_use_is_refused_and_sessions_go_on(llama, tmp_path):
     refused("has none of recipe.toml, manifest.json and config.json", lambda: armillary.Sessions(tmp_path))
     refused("layout balanced given", lambda: armillary.Sessions(folder, layout="balanced"))
     refused("0 ranks given", lambda: armillary.Sessions(folder, ranks=0))
+    refused("unknown name 'rink'", lambda: armillary.Sessions(folder, strategy="rink"))
     refused("dtype torch.float16 given", lambda: armillary.Sessions(folder, dtype=torch.float16))
     sessions = armillary.Sessions(folder, ranks=2)
     refused("a prompt without tokens", lambda: sessions.prefill([]))
@@ -127,18 +131,51 @@ def test_wrong_use_is_refused_and_sessions_go_on(llama, tmp_path):
     refused("token 61 given; one from 0 to 60", lambda: sessions.prefill([WORDS]))
     refused("session 99 given, which is not open", lambda: sessions.decode({99: 1}))
     refused("session 99 given, which is not open", lambda: sessions.fork(99))
+    refused("token 1.5 given; a whole number", lambda: sessions.decode({99: 1.5}))
     session, logits = sessions.prefill([4, 5])
     assert_close(logits, expected(model, [4, 5]))
+    assert_close(sessions.decode({session: torch.tensor(6)})[0], expected(model, [4, 5, 6]))
+    native = sessions._native
     sessions.close()
     sessions.close()
     refused("they were closed", lambda: sessions.tokens(session))
+    # As in a thread that was on its way.
+    refused("they were closed", lambda: native.tokens(session))
+
+
+def test_a_refusal_in_a_pass_ends_the_ranks(llama):
+    folder, _ = llama
+    with armillary.Sessions(folder, ranks=3, page=4, strategy="double_ring:window=2") as sessions:
+        with pytest.raises(armillary.InvalidArgument, match="window=2 with world 3"):
+            sessions.prefill(text(40))
+        with pytest.raises(armillary.CommError, match="new sessions are required"):
+            sessions.prefill([1])
+
+
+def test_closing_lets_a_call_of_another_thread_end(llama):
+    folder, model = llama
+    ids = text(200)
+    right = expected(model, ids)
+    for seconds in (0, 0.005, 0.02):
+        sessions = armillary.Sessions(folder, ranks=2, chunk=8, page=4, pages=32)
+        with futures.ThreadPoolExecutor(1) as pool:
+            call = pool.submit(sessions.prefill, ids)
+            time.sleep(seconds)
+            sessions.close()
+            error = call.exception(60)
+            if error is None:
+                assert_close(call.result()[1], right)
+            else:
+                assert "they were closed" in str(error)
 
 
 def in_processes(rank, world, folder):
     import torch.distributed as dist
 
     with armillary.Sessions(folder, group=dist.group.WORLD, chunk=48, page=8, pages=32) as sessions:
-        session, first = sessions.prefill(text(100))
+        # The cache outlives the mode.
+        with torch.inference_mode():
+            session, first = sessions.prefill(text(100))
         with pytest.raises(armillary.InvalidArgument, match="token -1 given"):
             sessions.decode({session: -1})
         return torch.stack([first, sessions.decode({session: 3})[0]])
