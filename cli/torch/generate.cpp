@@ -311,8 +311,20 @@ void run_rank(comm::Communicator& world, const GenerateArguments& arguments,
   print_continuation(arguments, input, result, sessions.cache().bytes());
 }
 
+/// Costs of a prompt know no window: with a shorter one attention and cache would be too much.
+void check_window(const GenerateInput& input) {
+  const auto prompt = static_cast<std::int64_t>(input.prompt.size());
+  for (const std::int64_t window : serve::windows_of(input.file.options())) {
+    if (prompt <= window) continue;
+    fail<InvalidArgument>(
+        "generate: --dry-run with {} for a model with a window of {}; at most {} are required",
+        count_of(prompt, "token"), window, window);
+  }
+}
+
 /// Prints what the prompt takes on the cluster of a dry run. Reads no weights.
 void print_estimate(const GenerateArguments& arguments, const GenerateInput& input) {
+  check_window(input);
   const at::ScalarType dtype = dtype_of(arguments.dtype);
   const plan::Dtype plan_dtype = dtype == at::kFloat ? plan::Dtype::F32 : plan::Dtype::Bf16;
   sim::Cluster cluster = sim::load_cluster(arguments.cluster);

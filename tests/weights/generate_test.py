@@ -97,6 +97,19 @@ def test_a_dry_run_says_what_a_prompt_takes(tmp_path):
     assert "time to first token" in text
 
 
+def test_a_dry_run_of_more_tokens_than_a_window_is_refused(tmp_path):
+    folder, prompt = tmp_path / "model", tmp_path / "prompt.txt"
+    save(folder, "mistral")
+    window = json.loads((folder / "config.json").read_text())["sliding_window"]
+    words = ("--prompt-file", prompt, "--ranks", 2, "--dry-run", "--cluster", "c5")
+    prompt.write_text(TEXT[: window + 1])
+    finished = run(PROGRAM, "generate", folder, *words)
+    assert finished.returncode == 2
+    assert f"a window of {window}; at most {window} are required" in finished.stderr
+    prompt.write_text(TEXT[:window])
+    assert f"{window} tokens over 2 ranks" in output_of(PROGRAM, "generate", folder, *words)
+
+
 def test_words_without_a_tokenizer_are_refused(tmp_path):
     tiny("llama").save_pretrained(tmp_path / "model")
     (tmp_path / "prompt.txt").write_text("x")
