@@ -50,6 +50,12 @@ void check_inference(const Inference& of, const sim::Cluster& cluster) {
         "inference: a model with experts, of which a step of decode reads those of its tokens, was "
         "given; a model without is required; nearest: advise --step prefill");
   }
+  if (of.layout.kind == plan::LayoutKind::Balanced) {
+    fail<InvalidArgument>(
+        "inference: layout {} given, which a cache does not have; contiguous, zigzag or striped is "
+        "required; nearest: zigzag",
+        to_string(of.layout));
+  }
   const ModelAttention& model = of.model.attention;
   if (nearest_tp(model, cluster, of.tp) == of.tp) return;
   fail<InvalidArgument>(

@@ -46,9 +46,9 @@ struct InferenceCost {
 /// Simulates the forward pass of one layer's attention; all else is terms. Nothing is checked about
 /// memory: that is check_inference_fits(). Cost: that of sim::simulate().
 /// @throws InvalidArgument for a prompt, sequences or ranks below 1, a tp that divides neither
-/// the query heads nor a node, or cannot share the KV heads (with the nearest), a model with
-/// experts, more ranks than devices, a device without a rate of products or a kernel curve, and as
-/// plan::check_legal.
+/// the query heads nor a node, or cannot share the KV heads (with the nearest), layout balanced, a
+/// model with experts, more ranks than devices, a device without a rate of products or a kernel
+/// curve, and as plan::check_legal.
 InferenceCost inference_cost(const Inference& inference, const sim::Cluster& cluster);
 
 /// Does nothing if the prompt fits. @throws InvalidArgument: `WHERE: .. does not fit: needs X GiB,

@@ -109,6 +109,9 @@ TEST(Inference, RefusesWhatItCannotBe) {
   Inference experts = inference_of("llama3-8b", 8);
   experts.model.expert_parameters = 1;
   EXPECT_THAT(refusal(experts), HasSubstr("a model with experts"));
+  Inference balanced = inference_of("llama3-8b", 4096, 4);
+  balanced.layout = plan::parse_layout("balanced");
+  EXPECT_THAT(refusal(balanced), HasSubstr("layout balanced given"));
 }
 
 }  // namespace
