@@ -491,17 +491,31 @@ TEST(Sessions, RefuseWhatCannotBe) {
   });
 }
 
-/// A rank that fails ends all of them, in a prefill and in a decode, with its reason.
+/// A rank that fails ends all of them, in a prefill and in a decode, with its reason; the pass
+/// gives its pages back.
 TEST(Sessions, EndWithARankThatFails) {
   for (const bool decodes : {false, true}) {
     const auto body = [&](comm::Communicator& comm, Sessions& sessions) {
       const SessionId session = sessions.open();
       if (decodes) prefill_one(sessions, session, TinyModel::text(8));
       if (comm.rank() == 1) throw Error("rank 1 is lost");
-      if (decodes) {
-        decode_one(sessions, session, 1);
-      } else {
-        prefill_one(sessions, session, TinyModel::text(40));
+      const auto free_pages = [&] {
+        std::int64_t pages = 0;
+        for (int rank = 0; rank < comm.world(); ++rank) pages += sessions.cache().free_pages(rank);
+        return pages;
+      };
+      const std::int64_t pages = free_pages();
+      const std::int64_t tokens = sessions.tokens(session);
+      try {
+        if (decodes) {
+          decode_one(sessions, session, 1);
+        } else {
+          prefill_one(sessions, session, TinyModel::text(40));
+        }
+      } catch (const CommError&) {
+        EXPECT_EQ(free_pages(), pages);
+        EXPECT_EQ(sessions.tokens(session), tokens);
+        throw;
       }
     };
     std::string text;
