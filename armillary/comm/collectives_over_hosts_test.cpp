@@ -170,13 +170,13 @@ std::pair<std::int64_t, std::int64_t> sent_bytes(Communicator& engine) {
 }
 
 TEST(CollectivesOverHosts, AHostSendsWhatOneRankWould) {
-  struct Placement {
+  struct HostPlacement {
     HostList hosts;
     int hosts_number, on_each;
   };
-  for (const Placement& placement :
-       {Placement{{0, 0, 1, 1}, 2, 2}, Placement{{0, 1, 0, 1, 0, 1}, 2, 3},
-        Placement{{0, 0, 1, 1, 2, 2}, 3, 2}}) {
+  for (const HostPlacement& placement :
+       {HostPlacement{{0, 0, 1, 1}, 2, 2}, HostPlacement{{0, 1, 0, 1, 0, 1}, 2, 3},
+        HostPlacement{{0, 0, 1, 1, 2, 2}, 3, 2}}) {
     const int P = static_cast<int>(placement.hosts.size());
     run_ranks(P,
               [&](Communicator& comm) {

@@ -57,7 +57,7 @@ struct ModelOptions {
   std::int64_t text_tokens = 0;
   std::string words = "joint";      ///< A name of dit_kinds.h.
   std::string modulation = "zero";  ///< Likewise.
-  double class_dropout = 0.1;  ///< Chance that a sequence is learned without class and text.
+  double class_dropout = 0.1;       ///< Chance that a sequence is learned without class and text.
   std::string objective = "rectified_flow";  ///< A name of objective.h.
 
   /// Sizes that follow from the keys.

@@ -149,7 +149,7 @@ CacheMove::LayerMove CacheMove::start(int layer, const LayerKv& own) const {
       continue;
     }
     const bool sends = op.kind == RelayoutOp::Send;
-    LayerMove::Message& message = move.messages.emplace_back();
+    LayerMove::RowMessage& message = move.messages.emplace_back();
     message.op = &op;
     if (sends) {
       message.kv = taken(op, op.views.front(), own);
@@ -170,7 +170,7 @@ CacheMove::LayerMove CacheMove::start(int layer, const LayerKv& own) const {
 
 LayerKv CacheMove::finish(LayerMove& move) const {
   comm_.wait_all(move.requests);
-  for (const LayerMove::Message& message : move.messages) {
+  for (const LayerMove::RowMessage& message : move.messages) {
     if (message.op->kind == RelayoutOp::Recv) put(*message.op, message.kv, move.result);
   }
   move.messages.clear();

@@ -37,12 +37,12 @@ class CacheMove {
 
   /// A layer that is under way. Its messages have memory of their own.
   struct LayerMove {
-    struct Message {
+    struct RowMessage {
       const plan::Op* op = nullptr;
       LayerKv kv;
       std::array<comm::Strided, 2> parts;
     };
-    std::list<Message> messages;  ///< A list keeps them in place.
+    std::list<RowMessage> messages;  ///< A list keeps them in place.
     std::vector<comm::Request> requests;
     LayerKv result;
   };

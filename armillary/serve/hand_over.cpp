@@ -1,3 +1,5 @@
+// hand_over.cpp: a move of each layer is started as soon as its K and V are written. Rows are found
+// once for all layers, which have the same.
 #include "armillary/serve/hand_over.h"
 
 #include <ATen/core/Tensor.h>
@@ -63,7 +65,7 @@ HandOver::HandOver(comm::Communicator& comm, KvCache& cache, SessionId session,
       to_(to),
       first_(cache.first_behind(session, from.tokens())) {
   check_token_layout(to);
-  // Of whole layouts: a window of one token leaves none to compare.
+  // The layouts are whole: a window of one token leaves none to compare.
   plan::relayout::check_shape({.from = from_, .to = to_, .world = comm_.world()});
 }
 

@@ -49,7 +49,7 @@ class HandOver {
   const plan::relayout::CacheLayout from_;
   const plan::relayout::CacheLayout to_;
   const std::int64_t first_;          ///< The first position that moves.
-  std::vector<plan::Interval> rows_;  ///< Of this rank, from there on.
+  std::vector<plan::Interval> rows_;  ///< Those of this rank, from there on.
   std::optional<CacheMove> move_;
   std::list<CacheMove::LayerMove> moves_;  ///< By layer.
 };

@@ -37,7 +37,7 @@ CacheLayout decode_ranks() {
   return {.extents = {}, .ranks = 2, .first = 2};
 }
 
-/// Bytes that all ranks have sent before the last pass reads a unit.
+/// Bytes that all ranks have outgoing before the last pass reads a unit.
 using UnitBytes = std::array<std::atomic<std::int64_t>, TinyModel::kLayers + 2>;
 
 /// Bytes of a prompt of 60 tokens in three passes, with a hand-over or without. Returns those of
@@ -45,14 +45,14 @@ using UnitBytes = std::array<std::atomic<std::int64_t>, TinyModel::kLayers + 2>;
 std::int64_t read_counting(bool hands_over, UnitBytes& bytes) {
   std::atomic<std::int64_t> moved = 0;
   comm::run_ranks(4, [&](comm::Communicator& inner) {
-    std::int64_t sent = 0;
+    std::int64_t outgoing = 0;
     std::array<std::int64_t, TinyModel::kLayers + 2> before{};
     comm::WatchedCommunicator comm(inner, [&](const comm::Message& message) {
-      if (message.direction == comm::Direction::Send) sent += comm::total_bytes(message.parts);
+      if (message.direction == comm::Direction::Send) outgoing += comm::total_bytes(message.parts);
     });
     const std::unique_ptr<model::Model> model = model_of_hand_over().make();
     const auto use = [&](int unit) {
-      before.at(static_cast<std::size_t>(unit)) = sent;
+      before.at(static_cast<std::size_t>(unit)) = outgoing;
       return model_of_hand_over().use()(unit);
     };
     Sessions sessions(comm, *model, use, options_of_hand_over());

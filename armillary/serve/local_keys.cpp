@@ -64,7 +64,7 @@ LocalKeys::KeyPart LocalKeys::begin(const PassPart& part, PassAppends& appends) 
     }
   }
   for (const std::int64_t window : context_.windows.distinct()) {
-    result.seen.push_back(seen_keys(result, window));
+    result.reach.push_back(seen_keys(result, window));
   }
   return result;
 }
@@ -106,16 +106,16 @@ void LocalKeys::attend_part(int layer, const KeyPart& part, const at::Tensor& q_
   const std::int64_t count = part.tokens.end - part.tokens.begin;
   const auto narrowed = [&](const at::Tensor& x) { return x.narrow(1, part.tokens.begin, count); };
   kernel::Partial carry{.out_BLHE = narrowed(result.out_BLHE), .lse_BLH = narrowed(result.lse_BLH)};
-  const SeenKeys& seen = part.seen[context_.windows.index_of(layer)];
-  if (seen.rows.empty()) return kernel::clear(carry);
+  const SeenKeys& reach = part.reach[context_.windows.index_of(layer)];
+  if (reach.rows.empty()) return kernel::clear(carry);
   carry.init = true;
   std::int64_t key = 0;
-  for (const plan::Interval& rows : seen.rows) {
+  for (const plan::Interval& rows : reach.rows) {
     const std::int64_t keys = rows.end - rows.begin;
     const at::Tensor k_BKGD = context_.cache.k(layer, rows).unsqueeze(0);
     const kernel::Pairs pairs{.q_runs = {plan::run_of({0, count})},
                               .k_runs = {plan::run_of({key, key + keys})},
-                              .mask = &seen.mask,
+                              .mask = &reach.mask,
                               .heads = {.group_size = q_BTHD.size(2) / k_BKGD.size(2)}};
     const kernel::Inputs inputs{
         .q_BLHD = narrowed(q_BTHD),

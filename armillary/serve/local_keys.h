@@ -46,7 +46,7 @@ class LocalKeys {
     SessionId session = 0;
     plan::Interval tokens;             ///< Among the packed tokens.
     std::vector<plan::Interval> mine;  ///< Those whose K and V this rank writes.
-    std::vector<SeenKeys> seen;        ///< By distinct window.
+    std::vector<SeenKeys> reach;       ///< By distinct window.
   };
 
   KeyPart begin(const PassPart& part, PassAppends& appends);

@@ -52,7 +52,7 @@ struct PassContext {
   /// This rank's program of the exchange in a layer of a replicated pass, of a proved plan of one
   /// layer and one token (plan/decode).
   const plan::RankProgram& exchange;
-  const Windows& windows;
+  const KeyWindows& windows;
   /// Called in a spread pass behind the attention of a layer, whose K and V are in the cache; may
   /// be null. No call of attention is in progress then.
   std::function<void(int layer)> on_layer = {};

@@ -62,7 +62,7 @@ class SessionThreads {
   const Action* action_ = nullptr;
   int turn_ = 0;
   int done_ = 0;                ///< Ranks that have ended the turn.
-  std::exception_ptr refusal_;  ///< Of a rank, in the turn.
+  std::exception_ptr refusal_;  ///< That of a rank, in the turn.
   bool ends_ = false;           ///< No rank begins another turn.
   bool is_over_ = false;        ///< All ranks have ended.
   std::exception_ptr failure_;  ///< Why they have.

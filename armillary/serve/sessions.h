@@ -40,7 +40,8 @@ struct SessionsOptions {
   /// second exchange and pays for steps of many sessions.
   bool gather_queries = false;
   KvCacheOptions cache = {};  ///< Its window is that of the widest layer, whatever it says.
-  /// Keys that a token sees in the layers, as Windows takes them (windows.h); none: all before it.
+  /// Keys that a token sees in the layers, as KeyWindows takes them (windows.h); none: all before
+  /// it.
   std::vector<std::int64_t> windows = {};
   /// Ranks along tp, each with its range of the weights: then all ranks of the mesh make the same
   /// calls, and the communicator is that along cp. Null: none.
@@ -136,7 +137,7 @@ class Sessions {
   const std::function<model::Weights(int unit)> use_;
   const SessionsOptions options_;
   const plan::RankProgram exchange_;  ///< As PassContext has it.
-  const Windows windows_;
+  const KeyWindows windows_;
   KvCache cache_;
 };
 

@@ -205,7 +205,7 @@ class ContextAttention {
   std::int64_t keys_ = 0;     ///< Likewise.
   std::int64_t window_ = 0;
   std::vector<std::vector<ReachedKeys>> reached_;  ///< By rank and part.
-  std::vector<plan::Interval> rows_;               ///< Of this rank, part after part.
+  std::vector<plan::Interval> rows_;               ///< Those of this rank, part after part.
   plan::Mask mask_;
 };
 

@@ -30,7 +30,7 @@ std::size_t steps_of(const std::vector<std::int64_t>& firsts, std::size_t from, 
 
 }  // namespace
 
-Windows::Windows(std::vector<std::int64_t> windows) {
+KeyWindows::KeyWindows(std::vector<std::int64_t> windows) {
   if (windows.empty()) windows.push_back(0);
   for (const std::int64_t window : windows) {
     if (window < 0) {
@@ -44,7 +44,7 @@ Windows::Windows(std::vector<std::int64_t> windows) {
   }
 }
 
-std::int64_t Windows::widest() const {
+std::int64_t KeyWindows::widest() const {
   return std::ranges::count(distinct_, 0) > 0 ? 0 : std::ranges::max(distinct_);
 }
 

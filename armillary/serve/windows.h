@@ -18,12 +18,12 @@
 namespace armillary::serve {
 
 /// Keys that a token sees in each layer, itself included; 0: all before it. Immutable.
-class Windows {
+class KeyWindows {
  public:
   /// Layer l has `windows`[l modulo their number]: one for all layers, several for layers that
   /// alternate, or one for each; none: no layer has a window.
   /// @throws InvalidArgument below 0.
-  explicit Windows(std::vector<std::int64_t> windows);
+  explicit KeyWindows(std::vector<std::int64_t> windows);
 
   /// The windows that occur, each once, and the place of a layer's among them.
   const std::vector<std::int64_t>& distinct() const { return distinct_; }
@@ -38,7 +38,7 @@ class Windows {
   std::vector<std::size_t> indices_;
 };
 
-/// The windows of a model, as Windows takes them.
+/// The windows of a model, as KeyWindows takes them.
 std::vector<std::int64_t> windows_of(const model::ModelOptions& options);
 
 /// Cached keys of a session on one rank that the next token sees, and so all that later ones see.

@@ -237,16 +237,16 @@ TEST(Window, BandsAreThePairsInSight) {
 }
 
 TEST(Window, OfLayers) {
-  const Windows none({});
+  const KeyWindows none({});
   EXPECT_EQ(none.widest(), 0);
   EXPECT_EQ(none.index_of(5), 0U);
-  const Windows alternate({4096, 0});
+  const KeyWindows alternate({4096, 0});
   EXPECT_EQ(alternate.widest(), 0);
   EXPECT_EQ(alternate.distinct()[alternate.index_of(4)], 4096);
   EXPECT_EQ(alternate.distinct()[alternate.index_of(7)], 0);
-  EXPECT_EQ(Windows({3, 5, 3}).widest(), 5);
-  EXPECT_EQ(Windows({3, 5, 3}).distinct().size(), 2U);
-  EXPECT_THAT(error_of([] { Windows({-1}); }), testing::HasSubstr("a window of -1 keys given"));
+  EXPECT_EQ(KeyWindows({3, 5, 3}).widest(), 5);
+  EXPECT_EQ(KeyWindows({3, 5, 3}).distinct().size(), 2U);
+  EXPECT_THAT(error_of([] { KeyWindows({-1}); }), testing::HasSubstr("a window of -1 keys given"));
   EXPECT_EQ(windows_of({.name = "llama", .sliding_window = 32}), WindowList{32});
   EXPECT_EQ(windows_of({.name = "llama"}), WindowList{});
 }

@@ -53,7 +53,7 @@ void* BlockPool::take(std::size_t size) {
     live_ += size;
     most_ = std::max(most_, live_);
     const auto newest = std::find_if(spare_.rbegin(), spare_.rend(),
-                                     [&](const Block& block) { return block.size == size; });
+                                     [&](const SpareBlock& block) { return block.size == size; });
     if (newest != spare_.rend()) {
       void* const memory = newest->memory;
       spare_bytes_ -= size;
@@ -76,7 +76,7 @@ void* BlockPool::take(std::size_t size) {
   }
 }
 
-void BlockPool::add_spare(const Block& block) {
+void BlockPool::add_spare(const SpareBlock& block) {
   const std::lock_guard lock(mutex_);
   live_ -= block.size;
   spare_bytes_ += block.size;

@@ -36,17 +36,17 @@ class BlockPool : public c10::Allocator {
   std::size_t spare_bytes() const;
 
  private:
-  struct Block {
+  struct SpareBlock {
     std::size_t size;
     void* memory;
   };
 
   static void release(void* data);
   void* take(std::size_t size);
-  void add_spare(const Block& block);
+  void add_spare(const SpareBlock& block);
 
   mutable std::mutex mutex_;
-  std::list<Block> spare_;  ///< The newest is the last.
+  std::list<SpareBlock> spare_;  ///< The newest is the last.
   std::size_t live_ = 0, most_ = 0, spare_bytes_ = 0;
 };
 

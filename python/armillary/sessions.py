@@ -129,8 +129,8 @@ class Sessions:
 def _name_of(group: _groups.Group) -> str:
     if group is None:
         return ""
-    found = _groups.process_group(group, "Sessions")
-    return "" if found is None else str(found.group_name)
+    process_group = _groups.process_group(group, "Sessions")
+    return "" if process_group is None else str(process_group.group_name)
 
 
 def _token_of(token: int) -> int:

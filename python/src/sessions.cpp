@@ -29,7 +29,7 @@ namespace {
 using serve::ModelSessions;
 using serve::SessionId;
 
-/// What Python says of the ranks and their sessions.
+/// The ranks and their sessions as Python asks for them.
 struct SessionSettings {
   std::string model;
   std::string group;  ///< Empty: `threads.ranks` threads.
@@ -110,7 +110,7 @@ class PythonSessions {
   }
 
   void close() {
-    Ranks last;  // They end after the lock is free.
+    OpenRanks last;  // They end after the lock is free.
     const std::lock_guard lock(mutex_);
     std::swap(last, ranks_);
   }
@@ -119,7 +119,7 @@ class PythonSessions {
   template <class Result>
   Result call(const std::function<Result(ModelSessions&)>& action) {
     const OwnModes modes;
-    const Ranks ranks = open_ranks();
+    const OpenRanks ranks = open_ranks();
     if (ranks.group) return ranks.group->run(action);
     Result result{};
     ranks.threads->run([&](ModelSessions& sessions, int rank) {
@@ -156,19 +156,19 @@ class PythonSessions {
 
  private:
   /// One of them; none if they were closed.
-  struct Ranks {
+  struct OpenRanks {
     std::shared_ptr<serve::SessionThreads> threads;
     std::shared_ptr<GroupSessions> group;
   };
 
-  Ranks open_ranks() {
+  OpenRanks open_ranks() {
     const std::lock_guard lock(mutex_);
     if (ranks_.threads || ranks_.group) return ranks_;
     fail<InvalidArgument>("Sessions: they were closed; new ones are required");
   }
 
   std::mutex mutex_;  ///< Guards the members behind it, not what they point to.
-  Ranks ranks_;
+  OpenRanks ranks_;
 };
 
 }  // namespace

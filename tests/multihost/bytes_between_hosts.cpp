@@ -73,9 +73,9 @@ void print_row(comm::Communicator& comm, int a_host, const MeasuredRow& row,
   const std::int64_t before = counts ? sent_by_host() : 0;
   bytes_out = 0;
   for (int i = 0; i < kRepeats; ++i) row.act();
-  const auto given = static_cast<double>(bytes_out);
+  const auto outgoing = static_cast<double>(bytes_out);
   comm::barrier(comm);
-  double sums[] = {static_cast<double>(kRepeats * row.planned_bytes), given,
+  double sums[] = {static_cast<double>(kRepeats * row.planned_bytes), outgoing,
                    counts ? static_cast<double>(sent_by_host() - before) : 0};
   comm::all_reduce_sum(comm, std::span(sums));
   if (comm.rank() != 0) return;

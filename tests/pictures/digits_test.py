@@ -75,7 +75,7 @@ def test_a_png_has_the_values(trained):
 
 
 def test_pictures_that_are_not_finite_are_no_png(trained):
-    """Of such a guidance the first step leads beyond fp32, and the second one to no number."""
+    """The first step of such a guidance leads beyond fp32, and the second one to no number."""
     words = ("--count", "2", "--steps", "2", "--guidance", "1e300")
     command = [PROGRAM, "sample", trained, trained.parent / "far.png", *words]
     finished = subprocess.run(list(map(str, command)), cwd=ROOT, capture_output=True, text=True, timeout=60)
