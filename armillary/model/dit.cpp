@@ -73,9 +73,9 @@ struct DitLayer {
     if (options.modulation == ModulationKind::Zero) {
       return modulations(*ops, parts.c_BRE, branches.weights, branches.name + ".modulation", 6);
     }
-    const at::Tensor shared_R6E =
+    const at::Tensor shared_RME =
         parts.shared_BNE.view({conditions.rows(), 6, parts.shared_BNE.size(2)});
-    return sums_with_table(shared_R6E, branches.weights.at(branches.name + ".scale_shift_table"));
+    return sums_with_table(shared_RME, branches.weights.at(branches.name + ".scale_shift_table"));
   }
 
   at::Tensor with_words(const at::Tensor& x_BKE, const at::Tensor& words_BNE) const {

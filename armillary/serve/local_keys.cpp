@@ -75,8 +75,7 @@ LocalKeys::SeenKeys LocalKeys::seen_keys(const KeyPart& part, std::int64_t windo
   const std::int64_t queries = part.tokens.end - part.tokens.begin;
   std::vector<std::int64_t> positions(static_cast<std::size_t>(queries));
   std::iota(positions.begin(), positions.end(), cache.tokens(part.session));
-  std::vector<plan::Band> bands;
-  add_cached_bands(bands, positions, 0, cached, 0, window);
+  std::vector<plan::Band> bands = cached_bands(positions, 0, cached, 0, window);
   const std::int64_t reached = cached.places.end - cached.places.begin;
   std::int64_t key = reached;
   for (const plan::Interval& range : part.mine) {

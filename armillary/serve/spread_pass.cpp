@@ -166,7 +166,9 @@ class ContextAttention {
     for (std::size_t k_rank = 0; k_rank < reached_.size(); ++k_rank) {
       std::int64_t k = static_cast<std::int64_t>(k_rank) * keys_;
       for (std::size_t i = 0; i < part; ++i) k += count_of(reached_[k_rank][i]);
-      add_cached_bands(bands, positions, q, reached_[k_rank][part], k, window_);
+      const std::vector<plan::Band> cached =
+          cached_bands(positions, q, reached_[k_rank][part], k, window_);
+      bands.insert(bands.end(), cached.begin(), cached.end());
     }
   }
 

@@ -63,15 +63,14 @@ ReachedKeys reached_keys(const KvCache& cache, SessionId session, int rank, std:
           .positions = plan::positions(plan::clip(runs, {first, all}))};
 }
 
-void add_cached_bands(std::vector<plan::Band>& bands, const std::vector<std::int64_t>& positions,
-                      std::int64_t q, const ReachedKeys& keys, std::int64_t k,
-                      std::int64_t window) {
+std::vector<plan::Band> cached_bands(const std::vector<std::int64_t>& positions, std::int64_t q,
+                                     const ReachedKeys& keys, std::int64_t k, std::int64_t window) {
   const std::int64_t end = k + keys.places.end - keys.places.begin;
   if (window == 0) {
     const auto queries = static_cast<std::int64_t>(positions.size());
-    bands.push_back({.q = {q, q + queries}, .k = {k, end}});
-    return;
+    return {{.q = {q, q + queries}, .k = {k, end}}};
   }
+  std::vector<plan::Band> bands;
   const std::vector<std::int64_t> firsts = first_seen(positions, keys.positions, window);
   for (std::size_t i = 0; i < firsts.size();) {
     // A rectangle, or a part of a diagonal, whichever has more queries.
@@ -85,6 +84,7 @@ void add_cached_bands(std::vector<plan::Band>& bands, const std::vector<std::int
     bands.push_back(band);
     i += count;
   }
+  return bands;
 }
 
 }  // namespace armillary::serve

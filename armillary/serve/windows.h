@@ -48,10 +48,10 @@ struct ReachedKeys {
 };
 ReachedKeys reached_keys(const KvCache& cache, SessionId session, int rank, std::int64_t window);
 
-/// Adds the pairs of queries with the cached keys that they see. Queries and keys have
+/// The pairs of queries with the cached keys that they see. Queries and keys have
 /// neighbouring rows of the mask from `q` and `k` on; the positions of queries ascend and are
 /// behind those of all keys. Cost: O(queries + keys).
-void add_cached_bands(std::vector<plan::Band>& bands, const std::vector<std::int64_t>& positions,
-                      std::int64_t q, const ReachedKeys& keys, std::int64_t k, std::int64_t window);
+std::vector<plan::Band> cached_bands(const std::vector<std::int64_t>& positions, std::int64_t q,
+                                     const ReachedKeys& keys, std::int64_t k, std::int64_t window);
 
 }  // namespace armillary::serve

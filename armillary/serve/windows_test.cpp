@@ -219,8 +219,7 @@ TEST(Window, BandsAreThePairsInSight) {
     const std::vector<std::int64_t> queries = draw(30, 50);
     ReachedKeys keys{.places = {}, .positions = draw(10, 30)};
     keys.places = {5, 5 + static_cast<std::int64_t>(keys.positions.size())};
-    std::vector<plan::Band> bands;
-    add_cached_bands(bands, queries, 2, keys, 3, window);
+    const std::vector<plan::Band> bands = cached_bands(queries, 2, keys, 3, window);
     const plan::Mask mask(2 + static_cast<std::int64_t>(queries.size()),
                           3 + static_cast<std::int64_t>(keys.positions.size()), bands);
     std::int64_t pairs = 0;

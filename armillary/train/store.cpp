@@ -157,9 +157,8 @@ void Store::add_unit(const std::string& name, const std::vector<model::Parameter
                         .range = ranges.back(),
                         .copies = model::copies_along_tp(parameter, tp_ranks(replicas_)),
                         .begin = count});
-    const std::int64_t begin =
-        std::exchange(count, count + model::count_of_values(ranges.back().size));
-    if (parameter.sign_rate > 0) signs.push_back({begin, count});
+    count += model::count_of_values(ranges.back().size);
+    if (parameter.sign_rate > 0) signs.push_back({weights_.back().begin, count});
   }
   const bool has_experts =
       weights_.size() > first_weight && weights_[first_weight].parameter.is_expert;

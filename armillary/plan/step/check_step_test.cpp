@@ -147,7 +147,8 @@ TEST(Step, SumsAndGathersGradientsBehindTheirRuns) {
   EXPECT_EQ(parts_in_row(tied, 6, StepOp::ReduceInPlace), Units{0});
   // One replica has nothing to sum.
   for (const MeshShape& mesh : {MeshShape{}, MeshShape{.tp = 2}}) {
-    for (const Op& op : build_step(small_step(mesh, 0, 1, false)).ranks[0].ops) {
+    const StepProgram alone = build_step(small_step(mesh, 0, 1, false));
+    for (const Op& op : alone.ranks[0].ops) {
       EXPECT_FALSE(op.kind == StepOp::ReduceInPlace || op.kind == StepOp::GatherInPlace);
     }
   }
