@@ -79,9 +79,9 @@ void barrier(Communicator& comm);
 // that differ are told as above. The request of a world of 1 is done. Results are bitwise the same
 // in every run.
 //
-// Groups with as many ranks on each of several hosts (Communicator::host_of), several too, gather
-// and sum in two levels, and so in two phases: a host sends to others what it would with one rank.
-// The second phase starts when the rank polls or waits for any request, or calls
+// Where a group has as many ranks on each of several hosts (Communicator::host_of), several too,
+// gathers and sums have two levels, and so two phases: a host sends to others what it would with
+// one rank. The second phase starts when the rank polls or waits for any request, or calls
 // Communicator::progress(), after the first is over; others wait for it. Bytes sent and extra
 // memory are the same.
 //

@@ -160,7 +160,7 @@ void start_gather_over_hosts(Communicator& comm, const HostGrid& hosts,
       [&](int peer) { return is_near(peer) ? Arrays{parts[comm.rank()]} : Arrays(); },
       [&](int peer) { return is_near(peer) ? Arrays{parts[peer]} : Arrays(); });
   collective.set_next(comm, [&comm, hosts, parts, label, host, index] {
-    // Parts that the ranks of one index have received, for a peer on this host.
+    // What the ranks of one index have received, for a peer on this host.
     const auto column = [&](int peer, int of_index) {
       Arrays arrays;
       for (int other = 0; other < std::ssize(hosts.ranks) && hosts.host[peer] == host; ++other) {

@@ -171,9 +171,8 @@ class Communicator {
   void wait_all(std::span<const Request> requests, std::optional<double> timeout_s = {});
 
   /// Starts the second phases of started collectives (collectives.h) of this rank whose first phase
-  /// is over, on all groups of root(); polls and waits do that too, and waits then also end
-  /// for silent peers of these. For a rank that computes meanwhile. Cost: a look at each of their
-  /// messages; nothing if there are none.
+  /// is over, on all groups of root(); polls and waits do that too. For a rank that computes
+  /// meanwhile. Cost: a look at each of their messages; nothing if there are none.
   /// @throws CommError as is_complete().
   void progress();
 
@@ -268,8 +267,7 @@ class Communicator {
   double timeout_s_;
   Communicator* const root_;
   LaneBlocks lane_blocks_;
-  /// In root() alone: the collectives of this rank with a phase that is to be started, in the order
-  /// of calls.
+  /// Of root(): this rank's collectives with a phase that is to be started, in the order of calls.
   std::vector<const StartedCollective*> early_;
   std::unique_ptr<Collectives> collectives_;  ///< Made when it is first asked for.
   std::unique_ptr<RankState> rank_state_;     ///< Null in groups made by split().

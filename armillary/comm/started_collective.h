@@ -44,7 +44,7 @@ class StartedCollective : public Pending {
   /// Adds a second phase, on the lane group.lanes(). To be called when the first one has started.
   void set_next(Communicator& group, Phase next);
   bool has_next() const { return next_ != nullptr; }
-  Communicator& group() const { return *group_; }  ///< Requires a next phase.
+  Communicator& group() const { return *group_; }  ///< Of one that has a next phase.
   /// For Communicator::progress(), when the messages before are done.
   void start_next() const;
 

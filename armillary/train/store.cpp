@@ -293,12 +293,6 @@ void Store::start_gather(Unit& unit) {
                                        array_of(unit.values.all()), unit.counts);
 }
 
-void Store::look_at_collectives() const {
-  for (comm::Communicator* const group : {replicas_.sharded, replicas_.experts}) {
-    if (group != nullptr) return group->progress();  // of all groups of this rank
-  }
-}
-
 void Store::gather(int unit) {
   Unit& of = unit_at(unit);
   if (of.zero < 3 || of.values.has_memory()) return;
@@ -308,7 +302,6 @@ void Store::gather(int unit) {
 }
 
 void Store::drop_values(int unit) {
-  look_at_collectives();
   Unit& of = unit_at(unit);
   wait_for_gather(of);
   of.values.drop();
@@ -326,7 +319,6 @@ void Store::prefetch(int unit) {
 }
 
 model::Weights Store::use(int unit) {
-  look_at_collectives();
   prefetch(unit);
   const Unit& of = unit_at(unit);
   for (const std::size_t owner : of.owners) wait_for_gather(units_[owner]);
@@ -350,7 +342,6 @@ model::Weights Store::weights_of(const Unit& of) const {
 }
 
 void Store::release(int unit) {
-  look_at_collectives();
   for (const std::size_t owner : unit_at(unit).owners) {
     if (units_[owner].zero < 3) continue;
     wait_for_gather(units_[owner]);
@@ -370,7 +361,6 @@ void Store::zero_gradients() {
 }
 
 void Store::begin_backward(int unit) {
-  look_at_collectives();
   for (const std::size_t owner : unit_at(unit).owners) {
     if (units_[owner].zero < 2) continue;
     // The sum of the sequence before may still be under way.

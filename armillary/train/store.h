@@ -322,8 +322,6 @@ class Store {
   StateBuffer& buffer_of(int unit, int buffer);
   at::Tensor place_own_values(Unit& unit) const;
   void start_gather(Unit& unit);
-  /// Between two computations: collectives under way start what is due.
-  void look_at_collectives() const;
   void wait_for_gather(Unit& unit);
   void count_bytes();
   /// Views of the elements with a sign_rate in [begin, begin + values.numel()) of a unit's buffer.

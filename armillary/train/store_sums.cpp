@@ -26,7 +26,6 @@ at::Tensor Store::own_sum(const Unit& unit, const at::Tensor& all) {
 }
 
 void Store::start_sum(int unit) {
-  look_at_collectives();
   Unit& of = unit_at(unit);
   if (of.zero > 0) {
     finish_sums();  // The memory of two units at most is whole.
@@ -52,7 +51,6 @@ void Store::start_sum(int unit) {
 }
 
 void Store::start_gather_sum(int unit) {
-  look_at_collectives();
   const Unit& of = unit_at(unit);
   const auto sum = std::ranges::find(sums_, static_cast<std::size_t>(unit), &GradientSum::unit);
   ARMILLARY_CHECK(of.zero == 0 && sum != sums_.end() && !sum->is_gathered);

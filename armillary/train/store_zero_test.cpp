@@ -58,15 +58,13 @@ TEST(StoreZero, SharesAreWholeRowsNearEqualParts) {
 
 TEST(StoreZero, GradientsAreThoseOfOneRank) {
   ThreeUnits model;
-  const std::vector<std::vector<int>> hosts_of_ranks{{0, 0}, {0, 0, 0}, {0, 0, 0, 0}, {0, 1, 0, 1}};
-  for (const std::vector<int>& hosts : hosts_of_ranks) {
-    const int world = static_cast<int>(hosts.size());
+  for (const int world : {2, 3, 4}) {
     for (int zero = 0; zero <= 3; ++zero) {
       for (const int passes : {1, 3}) {
         // Rank r has r + 1 times the loss, so the sum has 1 + 2 + .. times that of one rank.
         Store one(model, 7);
         train_on(one, model, passes * world * (world + 1) / 2.0, 1);
-        const auto body = [&](comm::Communicator& comm) {
+        comm::run_ranks(world, [&](comm::Communicator& comm) {
           SCOPED_TRACE(testing::Message() << world << " ranks, stage " << zero << ", " << passes);
           ThreeUnits mine;
           Store store(mine, 7, {.sharded = &comm, .zero = zero});
@@ -79,8 +77,7 @@ TEST(StoreZero, GradientsAreThoseOfOneRank) {
               expect_part_of(piece, piece.value, whole.value);
             }
           }
-        };
-        comm::run_ranks(world, body, {.hosts = hosts});
+        });
       }
     }
   }

@@ -1,6 +1,5 @@
 // One rank under mpirun, on hosts that are network namespaces: runs attention over all ranks and
-// counts the bytes that leave its host, beside those that the plan sends to other hosts. The
-// strategy sum_and_gather is a started sum with its gather, which have two levels.
+// counts the bytes that leave its host, beside those that the plan sends to other hosts.
 //
 //   bytes_between_hosts TOKENS RANKS_A_HOST STRATEGY..
 //
@@ -16,10 +15,8 @@
 #include <cstdio>
 #include <exception>
 #include <fstream>
-#include <functional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "armillary/attention/sequence_parallel_attention.h"
 #include "armillary/comm/collectives.h"
@@ -52,68 +49,14 @@ std::int64_t planned_bytes(const plan::Planner& planner, int rank, int a_host) {
   return bytes;
 }
 
-/// Whether a message is a send to another host.
-bool leaves_host(const comm::Communicator& comm, const comm::Message& message, int a_host) {
-  return message.direction == comm::Direction::Send &&
-         message.peer / a_host != comm.rank() / a_host;
-}
-
-/// The work of a rank for one row.
-struct MeasuredRow {
-  std::string strategy;
-  std::function<void()> act;
-  std::int64_t planned_bytes = 0;  ///< By this rank, each time.
-};
-
-/// Acts some times, and prints the row. `bytes_out` counts what this rank gives to the engine.
-void print_row(comm::Communicator& comm, int a_host, const MeasuredRow& row,
-               std::int64_t& bytes_out) {
-  comm::barrier(comm);
-  const bool counts = comm.rank() % a_host == 0;  // One rank of each host.
-  const std::int64_t before = counts ? sent_by_host() : 0;
-  bytes_out = 0;
-  for (int i = 0; i < kRepeats; ++i) row.act();
-  const auto outgoing = static_cast<double>(bytes_out);
-  comm::barrier(comm);
-  double sums[] = {static_cast<double>(kRepeats * row.planned_bytes), outgoing,
-                   counts ? static_cast<double>(sent_by_host() - before) : 0};
-  comm::all_reduce_sum(comm, std::span(sums));
-  if (comm.rank() != 0) return;
-  fmt::print(
-      "{{\"strategy\": \"{}\", \"planned_bytes\": {:.0f}, \"given_bytes\": {:.0f}, "
-      "\"wire_bytes\": {:.0f}}}\n",
-      row.strategy, sums[0], sums[1], sums[2]);
-}
-
-/// A host sends (H - 1)/H of all bytes in the sum, and again in the gather.
-void run_sum_and_gather(comm::Communicator& engine, std::int64_t tokens, int a_host) {
-  std::int64_t bytes_out = 0;
-  runtime::WatchedCommunicator comm(engine, [&](const comm::Message& message) {
-    if (leaves_host(engine, message, a_host)) bytes_out += comm::total_bytes(message.parts);
-  });
-  const std::int64_t part = tokens * 32;
-  std::vector<float> all(static_cast<std::size_t>(part * comm.world()), 1);
-  std::vector<float> mine(static_cast<std::size_t>(part));
-  const comm::Array whole = comm::array(std::span(all));
-  const comm::Array own = comm::array(std::span(mine));
-  const auto act = [&] {
-    comm.wait(comm::start_reduce_scatter(comm, whole, own));
-    comm.wait(comm::start_all_gather(comm, own, whole));
-  };
-  const int hosts = comm.world() / a_host;
-  print_row(
-      comm, a_host,
-      {.strategy = "sum_and_gather", .act = act, .planned_bytes = 2 * (hosts - 1) * own.bytes()},
-      bytes_out);
-}
-
 void run_rank(comm::Communicator& engine, const std::string& strategy, std::int64_t tokens,
               int a_host) {
-  if (strategy == "sum_and_gather") return run_sum_and_gather(engine, tokens, a_host);
   at::set_num_threads(1);
   std::int64_t bytes_out = 0;
   runtime::WatchedCommunicator comm(engine, [&](const comm::Message& message) {
-    if (leaves_host(engine, message, a_host) && runtime::is_of_a_plan(engine, message))
+    const bool leaves = message.direction == comm::Direction::Send &&
+                        message.peer / a_host != engine.rank() / a_host;
+    if (leaves && runtime::is_of_a_plan(engine, message))
       bytes_out += comm::total_bytes(message.parts);
   });
   const int world = comm.world();
@@ -140,11 +83,22 @@ void run_rank(comm::Communicator& engine, const std::string& strategy, std::int6
         .backward();
   };
   attend();  // Ranks agree on the call and prove its plan.
-  print_row(comm, a_host,
-            {.strategy = strategy,
-             .act = attend,
-             .planned_bytes = planned_bytes(planner, comm.rank(), a_host)},
-            bytes_out);
+
+  comm::barrier(comm);
+  const bool counts = comm.rank() % a_host == 0;  // One rank of each host.
+  const std::int64_t before = counts ? sent_by_host() : 0;
+  bytes_out = 0;
+  for (int i = 0; i < kRepeats; ++i) attend();
+  comm::barrier(comm);
+  double sums[] = {static_cast<double>(kRepeats * planned_bytes(planner, comm.rank(), a_host)),
+                   static_cast<double>(bytes_out),
+                   counts ? static_cast<double>(sent_by_host() - before) : 0};
+  comm::all_reduce_sum(comm, std::span(sums));
+  if (comm.rank() != 0) return;
+  fmt::print(
+      "{{\"strategy\": \"{}\", \"planned_bytes\": {:.0f}, \"given_bytes\": {:.0f}, "
+      "\"wire_bytes\": {:.0f}}}\n",
+      strategy, sums[0], sums[1], sums[2]);
 }
 
 }  // namespace

@@ -118,14 +118,6 @@ TEST(StopsOfProcesses, LooksAtNoProcessThatItCannotSee) {
   EXPECT_TRUE(stops.stopped().empty());
 }
 
-TEST(PeerProcess, HostsAreNamedByTheirFirstRanks) {
-  std::vector<PeerProcess> processes(4, PeerProcess::of_this_process());
-  EXPECT_EQ(hosts_of(processes), (std::vector<int>{0, 0, 0, 0}));
-  processes[1].networked_by += 1;  // of another namespace
-  processes[2].networked_by += 1;
-  EXPECT_EQ(hosts_of(processes), (std::vector<int>{0, 1, 1, 0}));
-}
-
 TEST(EndsOfProcesses, TellsTheRankThatHasEnded) {
   const Sleeper sleeper;
   const EndsOfProcesses ends(0, sleeper.processes());
