@@ -79,12 +79,6 @@ void barrier(Communicator& comm);
 // that differ are told as above. The request of a world of 1 is done. Results are bitwise the same
 // in every run.
 //
-// Where a group has as many ranks on each of several hosts (Communicator::host_of), several too,
-// gathers and sums have two levels, and so two phases: a host sends to others what it would with
-// one rank. The second phase starts when the rank polls or waits for any request, or calls
-// Communicator::progress(), after the first is over; others wait for it. Bytes sent and extra
-// memory are the same.
-//
 // Counts are elements by rank, the same list on all ranks; without a list all ranks have the same.
 // @throws InvalidArgument as the functions above, and for counts that are negative or do not add up
 // to those of the arrays; on the rank whose argument is wrong. CommError from is_complete() and
@@ -96,11 +90,9 @@ Request start_all_gather(Communicator& comm, const Array& mine, const Array& all
                          std::span<const std::int64_t> counts = {});
 
 /// Fills `mine` with the sum or largest of part rank() of all ranks' `all`; counts[r] are those of
-/// part r. Addends are taken in rank order on the thread that finds the request done; with two
-/// levels those of each host first, then sums of hosts. bf16 and fp16 are summed in one level,
-/// rounded once. `mine` may be fp32 where `all` is bf16 or fp16, which travels: sums are then not
-/// rounded. It may lie in `all` as its part, if the dtypes are equal. Extra memory: P - 1 parts of
-/// this rank.
+/// part r. Addends are taken in rank order on the thread that finds the request done. `mine` may be
+/// fp32 where `all` is bf16 or fp16, which travels: sums are then not rounded. It may lie in `all`
+/// as its part, if the dtypes are equal. Extra memory: P - 1 parts of this rank.
 Request start_reduce_scatter(Communicator& comm, const Array& all, const Array& mine,
                              Reduction reduction = Reduction::Sum,
                              std::span<const std::int64_t> counts = {});

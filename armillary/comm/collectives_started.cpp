@@ -1,16 +1,15 @@
 // collectives_started.cpp: collectives as one batch of labelled messages, each rank with each other
-// one, and the sum that is left when they have come; where hosts have several ranks each, gathers
-// and sums are those of collectives_over_hosts.h.
+// one, and the sum that is left when they have come.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cstring>
+#include <numeric>
 #include <optional>
 #include <string>
 
 #include "armillary/comm/call_labels.h"
 #include "armillary/comm/collectives.h"
-#include "armillary/comm/collectives_over_hosts.h"
 #include "armillary/comm/exchange.h"
 #include "armillary/comm/started_collective.h"
 #include "armillary/core/error.h"
@@ -19,15 +18,22 @@ namespace armillary::comm {
 namespace {
 
 /// The elements of each rank in an array, one part behind the other.
-std::vector<Array> parts_of(const Array& all, const std::vector<std::int64_t>& counts) {
-  std::vector<Array> parts;
-  std::byte* next = all.data;
-  for (const std::int64_t count : counts) {
-    parts.push_back({next, count, all.dtype, all.device});
-    next += parts.back().bytes();
+class Parts {
+ public:
+  Parts(const Array& all, std::vector<std::int64_t> counts)
+      : all_(all), counts_(std::move(counts)), begins_(counts_.size()) {
+    std::exclusive_scan(counts_.begin(), counts_.end(), begins_.begin(), std::int64_t{0});
   }
-  return parts;
-}
+  Array of(int rank) const {
+    return {all_.data + begins_[rank] * size_of(all_.dtype), counts_[rank], all_.dtype,
+            all_.device};
+  }
+
+ private:
+  Array all_;
+  std::vector<std::int64_t> counts_;
+  std::vector<std::int64_t> begins_;
+};
 
 /// The counts of all ranks: as given, or the same for each. @throws InvalidArgument unless they are
 /// those of the array.
@@ -89,18 +95,13 @@ Request start_all_gather(Communicator& comm, const Array& mine, const Array& all
   const char* const operation = "all_gather";
   expect_host(operation, mine, all);
   expect_dtype(operation, mine, all);
-  const std::vector<Array> parts =
-      parts_of(all, checked_counts(operation, counts, all, comm.world()));
-  expect_count(operation, mine, parts[comm.rank()].count);
+  const Parts parts(all, checked_counts(operation, counts, all, comm.world()));
+  expect_count(operation, mine, parts.of(comm.rank()).count);
   auto collective = std::make_shared<StartedCollective>();
   collective->labels = {call_label(operation, all, parts_text(counts))};
-  copy_into(mine, parts[comm.rank()]);
-  if (const HostGrid hosts = host_grid(comm); hosts.has_levels()) {
-    start_gather_over_hosts(comm, hosts, parts, *collective);
-    return collective;
-  }
+  copy_into(mine, parts.of(comm.rank()));
   collective->messages = start_exchange(
-      comm, [&](int) { return mine; }, [&](int rank) { return parts[rank]; },
+      comm, [&](int) { return mine; }, [&](int rank) { return parts.of(rank); },
       [&](int, int) { return collective->labels.data(); });
   return collective;
 }
@@ -115,17 +116,11 @@ Request start_reduce_scatter(Communicator& comm, const Array& all, const Array& 
   expect_host(operation, all, mine);
   if (mine.dtype != ElementType::Fp32 || size_of(all.dtype) != 2)
     expect_dtype(operation, all, mine);
-  const std::vector<Array> parts =
-      parts_of(all, checked_counts(operation, counts, all, comm.world()));
-  const Array own = parts[comm.rank()];
+  const Parts parts(all, checked_counts(operation, counts, all, comm.world()));
+  const Array own = parts.of(comm.rank());
   expect_count(operation, mine, own.count);
   auto collective = std::make_shared<StartedCollective>();
   collective->labels = {reduce_scatter_label(all, reduction, parts_text(counts))};
-  // Partial sums of 2-byte dtypes would be rounded between the levels.
-  if (const HostGrid hosts = host_grid(comm); hosts.has_levels() && size_of(all.dtype) != 2) {
-    start_scatter_over_hosts(comm, hosts, {parts, mine, reduction}, *collective);
-    return collective;
-  }
   collective->scratch = std::make_unique_for_overwrite<std::byte[]>(
       static_cast<std::size_t>(own.bytes() * (comm.world() - 1)));
   // Addends in rank order: those of others come into the scratch memory, this rank's is read in
@@ -138,7 +133,7 @@ Request start_reduce_scatter(Communicator& comm, const Array& all, const Array& 
     if (!is_own) next += own.bytes();
   }
   collective->messages = start_exchange(
-      comm, [&](int rank) { return parts[rank]; }, [&](int rank) { return addends[rank]; },
+      comm, [&](int rank) { return parts.of(rank); }, [&](int rank) { return addends[rank]; },
       [&](int, int) { return collective->labels.data(); });
   collective->finish = [reduction, addends = std::move(addends), mine] {
     reduce(reduction, addends, mine);
@@ -153,11 +148,9 @@ Request start_all_to_all(Communicator& comm, const Array& outgoing, const Array&
   expect_dtype(operation, outgoing, incoming);
   const int P = comm.world();
   const int self = comm.rank();
-  const std::vector<Array> from =
-      parts_of(outgoing, checked_counts(operation, counts.outgoing, outgoing, P));
-  const std::vector<Array> to =
-      parts_of(incoming, checked_counts(operation, counts.incoming, incoming, P));
-  expect_count(operation, from[self], to[self].count);
+  const Parts from(outgoing, checked_counts(operation, counts.outgoing, outgoing, P));
+  const Parts to(incoming, checked_counts(operation, counts.incoming, incoming, P));
+  expect_count(operation, from.of(self), to.of(self).count);
   auto collective = std::make_shared<StartedCollective>();
   // Each message has a size of its own, so each has a label.
   const auto label = [&](std::int64_t count, int sender, int receiver) {
@@ -165,12 +158,12 @@ Request start_all_to_all(Communicator& comm, const Array& outgoing, const Array&
                                 to_string(outgoing.dtype), sender, receiver));
   };
   for (int peer = 0; peer < P; ++peer) {
-    collective->labels.push_back(label(from[peer].count, self, peer));
-    collective->labels.push_back(label(to[peer].count, peer, self));
+    collective->labels.push_back(label(from.of(peer).count, self, peer));
+    collective->labels.push_back(label(to.of(peer).count, peer, self));
   }
-  copy_into(from[self], to[self]);
+  copy_into(from.of(self), to.of(self));
   collective->messages = start_exchange(
-      comm, [&](int rank) { return from[rank]; }, [&](int rank) { return to[rank]; },
+      comm, [&](int rank) { return from.of(rank); }, [&](int rank) { return to.of(rank); },
       [&](int sender, int receiver) {
         return collective->labels.data() + (sender == self ? 2 * receiver : 2 * sender + 1);
       });

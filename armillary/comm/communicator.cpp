@@ -68,28 +68,8 @@ void Communicator::start(std::span<const Message> batch, std::span<Request> requ
 
 bool Communicator::is_complete(const Request& request) {
   if (!request) return true;
-  const bool is_message = request->kind() == PendingKind::Message;
-  if (is_message ? do_is_complete(*request) : collective_is_complete(*request)) return true;
-  progress();
-  return false;
-}
-
-// The second phases of a group share a lane, so they start in the order of calls.
-void Communicator::progress() {
-  std::vector<const StartedCollective*>& early = root_->early_;
-  std::vector<const Communicator*> behind;  // Groups in which an earlier one is not ready.
-  for (std::size_t i = 0; i < early.size();) {
-    const StartedCollective& one = *early[i];
-    const bool ready =
-        one.messages_done([&](const Pending& message) { return do_is_complete(message); });
-    if (!ready || std::ranges::count(behind, &one.group()) > 0) {
-      behind.push_back(&one.group());
-      ++i;
-    } else {
-      one.start_next();
-      early.erase(early.begin() + static_cast<std::ptrdiff_t>(i));
-    }
-  }
+  return request->kind() == PendingKind::Message ? do_is_complete(*request)
+                                                 : collective_is_complete(*request);
 }
 
 bool Communicator::collective_is_complete(const Pending& request) {
@@ -99,35 +79,28 @@ bool Communicator::collective_is_complete(const Pending& request) {
 
 std::size_t Communicator::wait_any_collective(std::span<const Request> requests, double timeout_s) {
   std::vector<Request> messages;    // All that are under way,
-  std::vector<std::size_t> owners;  // and the request that each belongs to, or the end.
-  const auto add = [&](std::span<const Request> open, std::size_t owner) {
-    messages.insert(messages.end(), open.begin(), open.end());
-    owners.resize(messages.size(), owner);
-  };
+  std::vector<std::size_t> owners;  // and the request that each belongs to.
   while (true) {
     messages.clear();
     owners.clear();
-    progress();
     for (std::size_t i = 0; i < requests.size(); ++i) {
       if (!requests[i]) continue;
-      if (requests[i]->kind() == PendingKind::Message) {
-        add(requests.subspan(i, 1), i);
-        continue;
+      std::span<const Request> open = requests.subspan(i, 1);
+      if (requests[i]->kind() == PendingKind::Collective) {
+        if (collective_is_complete(*requests[i])) return i;
+        open = static_cast<const StartedCollective&>(*requests[i]).messages;
       }
-      if (collective_is_complete(*requests[i])) return i;
-      const auto& collective = static_cast<const StartedCollective&>(*requests[i]);
-      if (!collective.has_next()) add(collective.messages, i);
+      messages.insert(messages.end(), open.begin(), open.end());
+      owners.resize(messages.size(), i);
     }
-    // A peer may need the second phase of one of these before it sends what is waited for.
-    for (const StartedCollective* one : root_->early_) add(one->messages, requests.size());
     const std::size_t owner = owners[do_wait_any(messages, timeout_s)];
-    if (owner < requests.size() && requests[owner]->kind() == PendingKind::Message) return owner;
+    if (requests[owner]->kind() == PendingKind::Message) return owner;
   }
 }
 
 void Communicator::wait(const Request& request, std::optional<double> timeout_s) {
   if (!request) return;
-  if (request->kind() == PendingKind::Message || !root_->early_.empty()) {
+  if (request->kind() == PendingKind::Message) {
     wait_any({&request, 1}, timeout_s);
     return;
   }
@@ -149,8 +122,7 @@ std::size_t Communicator::wait_any(std::span<const Request> requests,
   const bool collective = std::any_of(requests.begin(), requests.end(), [](auto& request) {
     return request && request->kind() == PendingKind::Collective;
   });
-  return collective || !root_->early_.empty() ? wait_any_collective(requests, most_s)
-                                              : do_wait_any(requests, most_s);
+  return collective ? wait_any_collective(requests, most_s) : do_wait_any(requests, most_s);
 }
 
 void Communicator::wait_all(std::span<const Request> requests, std::optional<double> timeout_s) {
@@ -199,8 +171,7 @@ void Communicator::check(const Message& message) const {
   if (message.peer == rank_) {
     fail<InvalidArgument>("{}: peer {} is this rank itself; another rank is required", verb, rank_);
   }
-  // Second phases, whose messages have labels, use the lane behind.
-  if (message.lane < 0 || message.lane >= lanes_ + (message.label != nullptr ? 1 : 0)) {
+  if (message.lane < 0 || message.lane >= lanes_) {
     fail<InvalidArgument>("{}: lane {}; a lane in [0, {}) is required", verb, message.lane, lanes_);
   }
   // Memory: sizes, rows that lie apart, an address if there are bytes, a device the engine takes.

@@ -170,12 +170,6 @@ class Communicator {
   /// Waits for the requests one after the other. The timeout starts anew for each.
   void wait_all(std::span<const Request> requests, std::optional<double> timeout_s = {});
 
-  /// Starts the second phases of started collectives (collectives.h) of this rank whose first phase
-  /// is over, on all groups of root(); polls and waits do that too. For a rank that computes
-  /// meanwhile. Cost: a look at each of their messages; nothing if there are none.
-  /// @throws CommError as is_complete().
-  void progress();
-
   /// Gives back the memory that a receive borrowed, which completes its send. Does nothing if the
   /// receive borrowed nothing, or has given it back. Dropping the last handle of the receive gives
   /// back too. @throws CommError if the group has failed: the sender may have left, and written to
@@ -190,7 +184,7 @@ class Communicator {
   /// the same timeout, must not outlive this group, and is called from the same threads. By default
   /// the group that was split first carries the messages of all groups made of it, on lanes that it
   /// sets aside for each, so error texts of messages name ranks and lanes of that first group.
-  /// Those lanes are above lanes(): an engine whose lanes are fixed when it is made overrides
+  /// Those lanes are at or above lanes(): an engine whose lanes are fixed when it is made overrides
   /// this. They are given back with the group, in which every message has been received by then.
   /// Cost: one all_gather of 24 bytes per rank.
   virtual std::unique_ptr<Communicator> split(int color, int key);
@@ -198,11 +192,6 @@ class Communicator {
   /// True if the ranks are threads of one process: an answer that is ready comes within some
   /// microseconds, where one between hosts takes some hundred.
   virtual bool shares_process() const { return false; }
-
-  /// The host of a rank: the same number for ranks whose messages to each other pass no link
-  /// between hosts. All have 0 unless the engine tells; those of processes compare machines and
-  /// network namespaces.
-  virtual int host_of(int /*rank*/) const { return 0; }
 
   /// The group that was split first: this one, unless split() made it, be it of a part of a part.
   Communicator& root() const { return *root_; }
@@ -238,7 +227,6 @@ class Communicator {
  private:
   friend class SplitCommunicator;
   friend class NcclCommunicator;  ///< Passes messages of host memory on, as a split group does.
-  friend class StartedCollective;
 
   // The part of each engine. Arguments are checked before, and `requests` is as long as `batch`.
   virtual void do_start(std::span<const Message> batch, std::span<Request> requests) = 0;
@@ -253,10 +241,9 @@ class Communicator {
   virtual std::unique_ptr<Collectives> make_collectives();
 
   Request start_one(const Message& message);
-  /// wait_any() for lists in which a collective is, and while one has a phase that is to be
-  /// started: the wait is also one for its messages.
+  /// wait_any() for lists in which a collective is.
   std::size_t wait_any_collective(std::span<const Request> requests, double timeout_s);
-  /// Looks at a collective; makes progress on its messages.
+  /// Looks at a collective; makes progress.
   bool collective_is_complete(const Pending& request);
   /// @throws InvalidArgument as start() does, for one message.
   void check(const Message& message) const;
@@ -267,8 +254,6 @@ class Communicator {
   double timeout_s_;
   Communicator* const root_;
   LaneBlocks lane_blocks_;
-  /// Of root(): this rank's collectives with a phase that is to be started, in the order of calls.
-  std::vector<const StartedCollective*> early_;
   std::unique_ptr<Collectives> collectives_;  ///< Made when it is first asked for.
   std::unique_ptr<RankState> rank_state_;     ///< Null in groups made by split().
 };

@@ -9,7 +9,6 @@
 // of them finds it.
 #pragma once
 
-#include <deque>
 #include <span>
 #include <vector>
 
@@ -23,28 +22,6 @@ inline Strided bytes_of(const Array& values) {
   return whole(std::span(values.data, static_cast<std::size_t>(values.bytes())));
 }
 
-/// Messages that start together on one lane.
-class MessageBatch {
- public:
-  explicit MessageBatch(int lane) : lane_(lane) {}
-
-  /// `label` is null or stays valid as the memory.
-  void add(Direction direction, int peer, const Array& array, const Label* label) {
-    parts_.push_back(bytes_of(array));
-    messages_.push_back({.direction = direction,
-                         .peer = peer,
-                         .lane = lane_,
-                         .parts = {&parts_.back(), 1},
-                         .label = label});
-  }
-  std::vector<Request> start(Communicator& comm) const { return comm.start(messages_); }
-
- private:
-  const int lane_;
-  std::deque<Strided> parts_;  ///< Stay where they are: messages point to them.
-  std::vector<Message> messages_;
-};
-
 /// Starts to send the array `to(peer)` to every other rank and to receive `from(peer)` from it, on
 /// kCollectiveLane. `label(sender, receiver)` is null or a label that stays valid as the memory.
 /// The first request is that of the message from the rank before. A world of 1 sends nothing.
@@ -53,15 +30,26 @@ std::vector<Request> start_exchange(Communicator& comm, const To& to, const From
                                     const LabelOf& label) {
   const int P = comm.world();
   const int self = comm.rank();
-  MessageBatch batch(kCollectiveLane);
+  std::vector<Strided> parts;
+  std::vector<Message> batch;
+  parts.reserve(2 * static_cast<std::size_t>(P));  // Messages point into the list.
+  const auto add = [&](Direction direction, int peer, const Array& array,
+                       const Label* label_of_it) {
+    parts.push_back(bytes_of(array));
+    batch.push_back({.direction = direction,
+                     .peer = peer,
+                     .lane = kCollectiveLane,
+                     .parts = {&parts.back(), 1},
+                     .label = label_of_it});
+  };
   for (int step = 1; step < P; ++step) {
     // In each step every rank has another peer, so that not all ranks send to rank 0 first.
     const int next = (self + step) % P;
     const int previous = (self - step + P) % P;
-    batch.add(Direction::Receive, previous, from(previous), label(previous, self));
-    batch.add(Direction::Send, next, to(next), label(self, next));
+    add(Direction::Receive, previous, from(previous), label(previous, self));
+    add(Direction::Send, next, to(next), label(self, next));
   }
-  return batch.start(comm);
+  return comm.start(batch);
 }
 
 /// The same with one label, or null; returns when all messages are done. @throws CommError as

@@ -1,7 +1,7 @@
 // group_communicator.h: the rank that this process is, on the group of an engine of processes.
 // Internal to those engines.
 //
-// A Group has rank(), world(), host_of(), start(), is_complete(), wait_any(), begin_peer_wait(),
+// A Group has rank(), world(), start(), is_complete(), wait_any(), begin_peer_wait(),
 // throw_if_failed(), abort(), leave(), failed_rank() and error(), and names its class of requests
 // `Pending`.
 #pragma once
@@ -28,7 +28,6 @@ class GroupCommunicator : public Base {
   GroupCommunicator(Group& group, double timeout_s, int lanes)
       : Base(group.rank(), group.world(), timeout_s, lanes), group_(group) {}
 
-  int host_of(int rank) const override { return group_.host_of(rank); }
   std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) override {
     return group_.begin_peer_wait(std::move(wait));
   }

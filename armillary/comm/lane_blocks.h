@@ -7,15 +7,8 @@
 
 namespace armillary::comm {
 
-/// Lanes of a block: those of a group, and behind them that of second phases
-/// (started_collective.h).
-constexpr int lanes_of_block(int lanes) {
-  return lanes + 1;
-}
-
-/// Blocks of lanes that groups of this rank have: block b is lanes [b n, (b + 1) n), n =
-/// lanes_of_block(), of the group that was split first, which keeps this object and has block 0
-/// itself.
+/// Blocks of lanes that groups of this rank have: block b is lanes [b lanes(), (b + 1) lanes()) of
+/// the group that was split first, which keeps this object and has block 0 itself.
 class LaneBlocks {
  public:
   static constexpr int kTold = 64;  ///< Blocks of which ranks tell each other one by one.

@@ -21,12 +21,9 @@ namespace {
 class LocalCommunicator : public Communicator {
  public:
   LocalCommunicator(LocalGroup& group, int rank, int world, const LocalOptions& options)
-      : Communicator(rank, world, options.timeout_s, options.lanes),
-        group_(group),
-        hosts_(options.hosts) {}
+      : Communicator(rank, world, options.timeout_s, options.lanes), group_(group) {}
 
   bool shares_process() const override { return true; }
-  int host_of(int rank) const override { return hosts_.empty() ? 0 : hosts_[rank]; }
   std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) override {
     return std::make_unique<GroupPeerWait<LocalGroup>>(group_, rank(), std::move(wait));
   }
@@ -50,7 +47,6 @@ class LocalCommunicator : public Communicator {
   }
 
   LocalGroup& group_;
-  const std::vector<int>& hosts_;
   std::pmr::unsynchronized_pool_resource memory_;  ///< Holds this rank's messages under way.
 };
 
@@ -61,10 +57,6 @@ void run_ranks(int world, const std::function<void(Communicator&)>& body,
   if (world < 1) fail<InvalidArgument>("run_ranks: world {}; at least 1 is required", world);
   if (!(options.max_delay_s >= 0 && options.max_delay_s <= 1)) {
     fail<InvalidArgument>("run_ranks: max_delay {} s; 0 to 1 s is required", options.max_delay_s);
-  }
-  if (!options.hosts.empty() && std::ssize(options.hosts) != world) {
-    fail<InvalidArgument>("run_ranks: hosts of {} ranks for {}; one for each, or none, is required",
-                          options.hosts.size(), world);
   }
   LocalGroup group(world, options);
   std::vector<std::exception_ptr> errors(world);

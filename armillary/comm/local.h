@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <vector>
 
 #include "armillary/comm/communicator.h"
 
@@ -28,9 +27,6 @@ struct LocalOptions {
   /// Delayed copies run inside the waits and is_complete() of any rank, never inside start().
   std::optional<std::uint64_t> shuffle_seed = {};
   double max_delay_s = 2e-4;
-
-  /// For tests: the host of each rank (Communicator::host_of); empty: one for all.
-  std::vector<int> hosts = {};
 };
 
 /// Runs `body` on `world` new threads, one per rank, and returns when all have ended.

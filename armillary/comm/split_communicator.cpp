@@ -51,7 +51,7 @@ std::unique_ptr<Communicator> Communicator::split(int color, int key) {
   }
   const int free = std::countr_one(first);
   const std::int64_t block = free < LaneBlocks::kTold ? free : end;
-  if (block >= std::numeric_limits<int>::max() / lanes_of_block(root().lanes())) {
+  if (block >= std::numeric_limits<int>::max() / root().lanes()) {
     fail<CommError>("split: no lanes are left; fewer groups are required");
   }
   if (color < 0) return nullptr;
@@ -77,7 +77,7 @@ void SplitCommunicator::do_start(std::span<const Message> batch, std::span<Reque
   translated_.assign(batch.begin(), batch.end());
   for (Message& message : translated_) {
     message.peer = ranks_[message.peer];
-    message.lane += block_ * lanes_of_block(root().lanes());
+    message.lane += block_ * root().lanes();
   }
   root().do_start(translated_, requests);
   translated_.clear();  // Lets go of the owners of messages.

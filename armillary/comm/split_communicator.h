@@ -2,7 +2,7 @@
 // Internal to comm: the default of Communicator::split.
 //
 //   group of all    rank 0  1  2  3  4  5     lanes 0 .. 31
-//   made of it      rank    0     1     2     lanes 0 .. 31, which are lanes 33 .. 64 of all
+//   made of it      rank    0     1     2     lanes 0 .. 31, which are lanes 32 .. 63 of all
 //
 // Groups that share a rank have different lanes of the group that was split first, so their
 // messages do not meet. Lanes are taken in blocks and given back with the group, to groups that are
@@ -43,7 +43,6 @@ class SplitCommunicator : public Communicator {
 
   int root_rank(int rank) const override { return ranks_[rank]; }
   bool shares_process() const override { return root().shares_process(); }
-  int host_of(int rank) const override { return root().host_of(ranks_[rank]); }
   std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) override {
     for (int& peer : wait.peers) peer = ranks_[peer];
     return root().begin_peer_wait(std::move(wait));

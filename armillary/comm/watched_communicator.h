@@ -30,7 +30,6 @@ class WatchedCommunicator : public Communicator {
     return watched;
   }
   int root_rank(int rank) const override { return &root() == this ? rank : inner_.root_rank(rank); }
-  int host_of(int rank) const override { return inner_.host_of(rank); }
   std::unique_ptr<PeerWait> begin_peer_wait(PeerWaitOptions wait) override {
     return inner_.begin_peer_wait(std::move(wait));
   }

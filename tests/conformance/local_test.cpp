@@ -24,7 +24,7 @@ Launcher split() {
       if (group) body(*group);
     });
   };
-  return {.name = "split", .run = run, .lane_0 = LocalOptions().lanes + 1};
+  return {.name = "split", .run = run, .lane_0 = LocalOptions().lanes};
 }
 
 INSTANTIATE_TEST_SUITE_P(Local, CommunicatorConformance,

@@ -75,7 +75,7 @@ Launcher mpi_split() {
   };
   return {.name = "split",
           .run = run,
-          .lane_0 = MpiOptions().lanes + 1,
+          .lane_0 = MpiOptions().lanes,
           .most_ranks = processes() - 1,
           .fewer_run_too = true,
           .start_s = 4};

@@ -113,7 +113,7 @@ Launcher c10d_split() {
   };
   return {.name = "split",
           .run = run,
-          .lane_0 = C10dOptions().lanes + 1,
+          .lane_0 = C10dOptions().lanes,
           .most_ranks = processes() - 1,
           .fewer_run_too = true,
           .start_s = 4};

@@ -42,7 +42,6 @@ std::size_t first_c10d_done(std::span<const Request> requests) {
 C10dGroup::C10dGroup(C10dConnections connections, double timeout_s)
     : store_(std::move(connections.store)),
       data_(std::move(connections.data)),
-      hosts_(hosts_of(connections.processes)),
       leave_timeout_s_(timeout_s),
       heartbeat_([clock = ComputeClock()]() mutable { return clock.seconds(); }) {
   const std::vector<PeerProcess> processes = connections.processes;

@@ -50,7 +50,6 @@ class C10dGroup {
 
   int rank() const { return data_->getRank(); }
   int world() const { return data_->getSize(); }
-  int host_of(int rank) const { return hosts_[rank]; }
 
   // The calls of Communicator.
 
@@ -107,7 +106,6 @@ class C10dGroup {
 
   const GlooStore store_;  ///< Lives until all ranks have left.
   const GlooBackend data_;
-  const std::vector<int> hosts_;  ///< By rank.
   PackBuffers buffers_;
 
   std::mutex mutex_;                  ///< Guards all that follows.

@@ -49,28 +49,14 @@ PeerProcess PeerProcess::of_this_process() {
   // The boot tells machines apart, the namespace containers.
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
-  const auto space = [](const char* name) {
-    std::error_code error;
-    return std::filesystem::read_symlink(name, error).string();
-  };
-  const std::hash<std::string> hash;
-  process.numbered_by = hash(boot + space("/proc/self/ns/pid"));
-  process.networked_by = hash(boot + space("/proc/self/ns/net") + process.host.data());
+  std::error_code error;
+  const std::string space = std::filesystem::read_symlink("/proc/self/ns/pid", error).string();
+  process.numbered_by = std::hash<std::string>()(boot + space);
   return process;
 }
 
 std::string name_of(int rank, const PeerProcess& process) {
   return fmt::format("rank {} (host {}, pid {})", rank, process.host.data(), process.pid);
-}
-
-std::vector<int> hosts_of(const std::vector<PeerProcess>& processes) {
-  std::vector<int> hosts;
-  for (const PeerProcess& process : processes) {
-    const auto first =
-        std::ranges::find(processes, process.networked_by, &PeerProcess::networked_by);
-    hosts.push_back(static_cast<int>(first - processes.begin()));
-  }
-  return hosts;
 }
 
 clockid_t clock_of_this_thread() {

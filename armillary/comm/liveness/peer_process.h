@@ -22,18 +22,12 @@ struct PeerProcess {
   std::int64_t pid = 0;
   /// Equal for processes that can see each other's pids: one machine, one PID namespace.
   std::uint64_t numbered_by = 0;
-  /// Equal for processes whose messages pass no link between hosts: one machine, one network
-  /// namespace, one host name.
-  std::uint64_t networked_by = 0;
 
   static PeerProcess of_this_process();
 };
 
 /// "rank 2 (host node7, pid 4242)".
 std::string name_of(int rank, const PeerProcess& process);
-
-/// The host of each rank, by the first rank that is on it.
-std::vector<int> hosts_of(const std::vector<PeerProcess>& processes);
 
 /// The clock that tells how long the calling thread has used a core. Other threads may read it.
 clockid_t clock_of_this_thread();

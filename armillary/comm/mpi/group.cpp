@@ -61,7 +61,7 @@ MpiGroup::MpiGroup(MpiProcess& process, MPI_Comm members, const MpiOptions& opti
     : process_(process),
       options_(options),
       heartbeat_([clock = ComputeClock()]() mutable { return clock.seconds(); }),
-      receives_waiting_(lanes_of_block(options.lanes)) {
+      receives_waiting_(options.lanes) {
   const Lock lock(process_.mutex());
   MPI_Comm_set_errhandler(members, MPI_ERRORS_RETURN);
   MPI_Comm_rank(members, &rank_);
@@ -102,7 +102,7 @@ void MpiGroup::expect_equal_options(MPI_Comm members) const {
 
 void MpiGroup::make_lanes(MPI_Comm members) {
   control_ = duplicate(members);
-  for (int lane = 0; lane < lanes_of_group(); ++lane) lanes_.push_back(duplicate(members));
+  for (int lane = 0; lane < options_.lanes; ++lane) lanes_.push_back(duplicate(members));
   // The tag of a piece is (number of the group) * kTags + MpiPending::tag().
   int flag = 0;
   void* largest_tag = nullptr;
@@ -118,7 +118,6 @@ void MpiGroup::meet_processes(MPI_Comm members) {
   check_mpi(MPI_Allgather(&mine, sizeof mine, MPI_BYTE, processes_.data(), sizeof mine, MPI_BYTE,
                           members),
             "MPI_Allgather");
-  hosts_ = hosts_of(processes_);
   ends_ = EndsOfProcesses(rank_, processes_);
   stops_ = StopsOfProcesses(rank_, processes_);
 }
@@ -134,7 +133,7 @@ void MpiGroup::progress() noexcept {
     abort_channel_->poll();
     // Lanes without a receive are left alone: MPI keeps their messages until one is started.
     const bool all = drains() || abort_channel_->any_leaving();
-    for (int lane = 0; lane < lanes_of_group(); ++lane) {
+    for (int lane = 0; lane < options_.lanes; ++lane) {
       if (all || receives_waiting_[lane] > 0) take_arrivals(lane);
     }
     if (all) {
@@ -151,7 +150,7 @@ void MpiGroup::start(std::span<const Message> batch, std::span<Request> requests
   std::vector<MpiPending*> started;
   started.reserve(batch.size());
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    if (batch[i].lane / lanes_of_group() >= most_groups_) {
+    if (batch[i].lane / options_.lanes >= most_groups_) {
       fail<CommError>("split: MPI has tags for {} groups; fewer groups are required", most_groups_);
     }
     auto request = std::make_shared<MpiPending>(*this, batch[i], options_.piece_bytes);
@@ -167,7 +166,7 @@ void MpiGroup::start(std::span<const Message> batch, std::span<Request> requests
     const Source source{message->peer(), message->lane()};
     MpiQueue& queue = queues_[source];
     queue.receives.push_back(message);
-    ++receives_waiting_[message->lane() % lanes_of_group()];
+    ++receives_waiting_[message->lane() % options_.lanes];
     match(source, queue);
   }
   for (MpiPending* message : started) {

@@ -29,7 +29,6 @@
 #include <utility>
 #include <vector>
 
-#include "armillary/comm/lane_blocks.h"
 #include "armillary/comm/liveness/heartbeat.h"
 #include "armillary/comm/liveness/peer_process.h"
 #include "armillary/comm/mpi.h"
@@ -56,7 +55,6 @@ class MpiGroup {
 
   int rank() const { return rank_; }
   int world() const { return world_; }
-  int host_of(int rank) const { return hosts_[rank]; }
   /// Memory for messages that are packed.
   PackBuffers& buffers() { return buffers_; }
 
@@ -106,7 +104,7 @@ class MpiGroup {
     bool refused = false;  ///< The first receive does not fit: the group is about to fail.
   };
 
-  /// Sender and lane, which is above the lanes of the options in groups made by split().
+  /// Sender and lane, which is at or above the lanes of the options in groups made by split().
   using Source = std::pair<int, int>;
 
   /// The owner of an MPI request: a message of this rank, or a buffer that is thrown away.
@@ -173,9 +171,6 @@ class MpiGroup {
   /// The helper thread: makes progress now and then, and at once after abort().
   void help();
 
-  /// Lanes of this group, or of each made by split().
-  int lanes_of_group() const { return lanes_of_block(options_.lanes); }
-
   MpiProcess& process_;
   const MpiOptions options_;
   int rank_ = 0;
@@ -184,7 +179,6 @@ class MpiGroup {
   MPI_Comm control_ = MPI_COMM_NULL;
   std::vector<MPI_Comm> lanes_;
   std::vector<PeerProcess> processes_;  ///< By rank.
-  std::vector<int> hosts_;              ///< By rank: hosts_of().
   EndsOfProcesses ends_;
   StopsOfProcesses stops_;
   bool peer_is_lost_ = false;  ///< A process has ended, or does not answer.

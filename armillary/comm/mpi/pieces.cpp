@@ -54,8 +54,8 @@ class PieceMemory {
 // All pieces are given to MPI at once, so the next message of the lane cannot overtake one.
 void MpiGroup::send(MpiPending& message) {
   message.set_under_way();
-  const int group = message.lane() / lanes_of_group();
-  MPI_Comm const lane = lanes_[message.lane() % lanes_of_group()];
+  const int group = message.lane() / options_.lanes;
+  MPI_Comm const lane = lanes_[message.lane() % options_.lanes];
   while (message.pieces_started() < message.pieces()) {
     const int tag = group * kTags + message.tag();
     const std::span<std::byte> piece = message.next_piece();
@@ -84,7 +84,7 @@ void MpiGroup::take_arrivals(int lane) {
     check_mpi(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
     ++pieces_received_[status.MPI_SOURCE];
     const int group = status.MPI_TAG / kTags;
-    const Source source{status.MPI_SOURCE, group * lanes_of_group() + lane};
+    const Source source{status.MPI_SOURCE, group * options_.lanes + lane};
     MpiQueue& queue = queues_[source];
     queue.arrivals.push_back({message, bytes, status.MPI_TAG % kTags});
     match(source, queue);
@@ -133,7 +133,7 @@ void MpiGroup::receive(const Source& source, MpiQueue& queue) {
   add_request(request, {.message = &message, .thrown_away = {}});
   if (message.pieces_started() < message.pieces()) return;
   queue.receives.pop_front();
-  --receives_waiting_[source.second % lanes_of_group()];
+  --receives_waiting_[source.second % options_.lanes];
 }
 
 // It is short, so that its bytes have come with the arrival: MPI does not wait.
