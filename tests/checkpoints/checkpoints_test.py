@@ -213,9 +213,10 @@ def test_bad_folders_are_refused_with_the_tensor(trained, tmp_path):
     (folder / "model.safetensors").write_bytes(whole.replace(b'"F32"', b'"I32"', 1))
     refused(start, " is I32 [257,64]; F32 [257,64] is required")
     (folder / "model.safetensors").write_bytes(whole)
-    config = json.loads((folder / "config.json").read_text()) | {"intermediate_size": 2**31 - 1}
-    (folder / "config.json").write_text(json.dumps(config))
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(json.dumps(json.loads(config) | {"intermediate_size": 2**31 - 1}))
     refused([*start, "--set", f"model.from={folder}"], "[2147483647,64] is required, or F16 or BF16 (inter")
+    (folder / "config.json").write_text(config)
     (folder / "model.safetensors").unlink()
     refused(start, "model.safetensors' does not exist")
     (folder / "config.json").write_text("{")
