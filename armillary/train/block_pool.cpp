@@ -26,6 +26,10 @@ void BlockPool::install() {
   c10::SetCPUAllocator(pool, /*priority=*/100);
 }
 
+BlockPool::~BlockPool() {
+  for (const SpareBlock& block : spare_) c10::free_cpu(block.memory);
+}
+
 c10::DataPtr BlockPool::allocate(std::size_t bytes) {
   const c10::Device cpu(c10::DeviceType::CPU);
   if (bytes == 0) return {nullptr, nullptr, &release, cpu};

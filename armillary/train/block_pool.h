@@ -25,6 +25,12 @@ class BlockPool : public c10::Allocator {
   /// Makes it the allocator of all CPU tensors from now on. It lives as long as the process.
   static void install();
 
+  BlockPool() = default;
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
+  /// Requires that no block is in use.
+  ~BlockPool() override;
+
   c10::DataPtr allocate(std::size_t bytes) override;
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* dest, const void* src, std::size_t bytes) const override {
