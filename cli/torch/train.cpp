@@ -204,7 +204,7 @@ void run_train(const TrainArguments& arguments) {
     print(train::print_recipe(recipe));
     return;
   }
-  if (!arguments.init_from.empty()) {
+  if (!arguments.init_from.empty() && !arguments.resume) {
     // First: a file with other sizes is named, not the memory that they need.
     train::check_source(arguments.init_from, recipe.model, train::make_model(recipe)->parameters());
   }
