@@ -16,7 +16,6 @@ LONG = [
         "python/tests/context_parallel_test.py",
         "python/tests/ops_test.py",
         "python/tests/examples_test.py",
-        "python/tests/rejoin_test.py",
     )
 ]
 

@@ -22,25 +22,10 @@
 #include "armillary/core/error.h"
 #include "armillary/predict/tune/automatic.h"
 #include "armillary/proof/verdict.h"
+#include "armillary/runtime/dtypes.h"
 
 namespace armillary::attention {
 namespace {
-
-plan::Dtype plan_dtype(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return plan::Dtype::F64;
-    case at::kFloat:
-      return plan::Dtype::F32;
-    case at::kBFloat16:
-      return plan::Dtype::Bf16;
-    case at::kHalf:
-      return plan::Dtype::F16;
-    default:
-      fail<InvalidArgument>("attention: q is {}; fp64, fp32, bf16 or fp16 is required",
-                            at::toString(dtype));
-  }
-}
 
 /// Refuses a tensor whose tokens are not as many as the layout gives this rank.
 void check_tokens(std::string_view name, std::int64_t tokens, std::int64_t required,
@@ -352,7 +337,7 @@ plan::Problem problem_of(CallKind kind, const AttentionShape& shape, int world,
           .kv_heads = static_cast<int>(shape.kv_heads),
           .head_dim = static_cast<int>(shape.head_dim),
           .value_dim = static_cast<int>(shape.value_dim),
-          .dtype = plan_dtype(shape.dtype),
+          .dtype = runtime::plan_dtype(shape.dtype, "attention: q"),
           .mask = options.mask,
           .layout = options.layout,
           .return_lse = kind == CallKind::AttentionLse,

@@ -11,25 +11,13 @@
 
 #include "armillary/core/error.h"
 #include "armillary/plan/relayout/shape.h"
+#include "armillary/runtime/dtypes.h"
 #include "armillary/runtime/or_abort.h"
 
 namespace armillary::serve {
 namespace {
 
 using plan::relayout::CacheLayout;
-
-plan::Dtype plan_dtype_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kDouble:
-      return plan::Dtype::F64;
-    case at::kBFloat16:
-      return plan::Dtype::Bf16;
-    case at::kHalf:
-      return plan::Dtype::F16;
-    default:
-      return plan::Dtype::F32;
-  }
-}
 
 /// Some rows of a layer in one tensor.
 at::Tensor joined_rows(const std::vector<plan::Interval>& rows,
@@ -79,7 +67,7 @@ void HandOver::plan(int layers) {
     shape.cache.kv_heads = static_cast<int>(k_LGD.size(1));
     shape.cache.head_dim = static_cast<int>(k_LGD.size(2));
     shape.cache.value_dim = static_cast<int>(cache_.v(0, {0, 0}).size(2));
-    shape.cache.dtype = plan_dtype_of(k_LGD.scalar_type());
+    shape.cache.dtype = runtime::plan_dtype(k_LGD.scalar_type(), "serve: K");
   }
   move_.emplace(comm_, shape);
   rows_ = cache_.rows(session_, places_from(from_, comm_.rank(), first_));

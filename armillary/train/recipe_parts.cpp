@@ -16,6 +16,7 @@
 #include "armillary/core/user_text.h"
 #include "armillary/model/registry.h"
 #include "armillary/predict/tune/automatic.h"
+#include "armillary/runtime/dtypes.h"
 #include "armillary/train/data.h"
 #include "armillary/train/dtypes.h"
 #include "armillary/train/mesh.h"
@@ -148,9 +149,7 @@ ChosenStrategy chosen_by(const Recipe& recipe, const cost::ModelAttention& shape
 }  // namespace
 
 plan::Dtype plan_dtype_of(const TrainingOptions& training) {
-  const at::ScalarType dtype = dtypes_of(training).param;
-  if (dtype == at::kDouble) return plan::Dtype::F64;
-  return dtype == at::kBFloat16 ? plan::Dtype::Bf16 : plan::Dtype::F32;
+  return runtime::plan_dtype(dtypes_of(training).param, "training.dtype");
 }
 
 void validate(const Recipe& recipe) {

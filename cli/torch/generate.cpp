@@ -35,6 +35,7 @@
 #include "armillary/predict/cost/inference.h"
 #include "armillary/predict/sim/device_dtype.h"
 #include "armillary/predict/tune/automatic.h"
+#include "armillary/runtime/dtypes.h"
 #include "armillary/serve/model_weights.h"
 #include "armillary/serve/token_text.h"
 #include "armillary/serve/windows.h"
@@ -326,7 +327,7 @@ void check_window(const GenerateInput& input) {
 void print_estimate(const GenerateArguments& arguments, const GenerateInput& input) {
   check_window(input);
   const at::ScalarType dtype = dtype_of(arguments.dtype);
-  const plan::Dtype plan_dtype = dtype == at::kFloat ? plan::Dtype::F32 : plan::Dtype::Bf16;
+  const plan::Dtype plan_dtype = runtime::plan_dtype(dtype, "--dtype");
   sim::Cluster cluster = sim::load_cluster(arguments.cluster);
   sim::DeviceInDtype device = sim::device_in(cluster.device, plan_dtype);
   cluster.device = std::move(device.device);
