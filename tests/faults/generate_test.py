@@ -1,5 +1,5 @@
-"""A rank that is killed while it reads a prompt, or while it decodes: all end soon, one line has its name, and
-nothing is left."""
+"""A rank that is killed while it reads a prompt, or while it decodes: all end soon, one line has its name,
+and nothing is left."""
 
 import os
 import signal
