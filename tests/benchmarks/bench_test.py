@@ -13,7 +13,7 @@ import sys
 import numpy as np
 import pytest
 
-from bench import contest, finetune, mesh, strategies
+from bench import contest, finetune, mesh, serve, serve_long, strategies
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -215,6 +215,111 @@ def test_other_losses_of_a_fine_tuning_are_not_compared(dtype, loss):
     row = {"dtype": dtype, "who": "ours", "losses": [5.0, loss]}
     with pytest.raises(contest.RefusedError, match=f"{dtype}: losses .* nothing is compared"):
         finetune.compared(row, {finetune.TRAINER: {"losses": [5.0, 4.0]}})
+
+
+@pytest.fixture
+def reader_model(tmp_path):
+    """A tiny model whose words are bytes."""
+    transformers = pytest.importorskip("transformers", reason="[SKIP] no transformers: ./dev setup bench")
+    import torch
+
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=257,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+    )
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0, 0.15)
+    model.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def test_serve(reader_model):
+    if not (contest.ROOT / "build" / "python" / "armillary").is_dir():
+        pytest.skip("[SKIP] build/python is not built: ./dev build --all")
+    size = ["--tokens", 100, "--new", 3, "--least", 1, "--chunk", 64]
+    lines = rows("serve", "--model", reader_model, *size)
+    assert [row["who"] for row in lines] == [*serve.OURS, serve.TRANSFORMERS]
+    theirs = lines.pop()
+    assert len(theirs["greedy"]) == 4
+    for row in lines:
+        assert row["greedy"] == theirs["greedy"]
+        assert (row["error"] <= serve.LOGIT_BOUND, row["equal_tokens"]) == (True, 4), row
+        for key in ("prefill", "decode"):
+            assert row[f"{key}_over_transformers"] == theirs[f"{key}_s"] / row[f"{key}_s"] > 0
+        assert row["memory_over_transformers"] == row["memory_bytes"] / theirs["memory_bytes"]
+    one, two = lines
+    assert two["prefill_a_core"] == one["prefill_s"] / two["prefill_s"]
+    assert "prefill_a_core" not in one
+
+
+def test_serve_of_a_long_prompt(reader_model):
+    size = ["--tokens", 600, "--ranks", 1, 2, "--engine", "c10d"]
+    lines = rows("serve", "--long", "--model", reader_model, *size)
+    assert [(row["ranks"], len(row["peak_bytes"]), row["tokens"]) for row in lines] == [
+        (1, 1, 600),
+        (2, 2, 600),
+    ]
+    for row in lines:
+        assert row["first_token"] == lines[0]["first_token"]
+        assert row["predicted_bytes"] > 0
+        assert min(row["peak_bytes"]) > 2**20
+
+
+def served(logits, greedy):
+    return {
+        "logits": np.array(logits),
+        "greedy": greedy,
+        "prefill_s": 6.0,
+        "decode_s": 0.5,
+        "memory_bytes": 8,
+    }
+
+
+@pytest.mark.parametrize(
+    ("dtype", "logits", "greedy", "reference", "message"),
+    [
+        ("fp32", [1.0, 4.001], [7], None, "logits differ by 2.5e-04"),
+        ("fp32", [1.0, float("nan")], [7], None, "logits differ by nan"),
+        ("fp32", [1.0, 4.0], [8], None, r"greedy tokens \[8\] and \[7\]"),
+        ("bf16", [1.3, 4.0], [7], [0.9, 4.0], "at most 2.5 times"),
+    ],
+)
+def test_other_logits_of_a_prompt_are_not_compared(dtype, logits, greedy, reference, message):
+    facts = {serve.ONE: served(logits, greedy), serve.TRANSFORMERS: served([1.0, 4.0], [7])}
+    row = {"dtype": dtype, "tokens": 8, "who": serve.ONE}
+    with pytest.raises(contest.RefusedError, match=f"{message}.*nothing is compared"):
+        serve.compare(row, facts, reference and np.array(reference))
+
+
+def test_ratios_of_a_prompt():
+    facts = {serve.ONE: served([1.0, 4.0], [7, 9]), serve.TRANSFORMERS: served([1.1, 4.0], [7, 8])}
+    facts[serve.ONE] |= {"prefill_s": 3.0, "memory_bytes": 4}
+    facts[serve.TWO] = facts[serve.ONE] | {"decode_s": 0.25}
+    row = {"dtype": "bf16", "tokens": 8, "who": serve.TWO}
+    serve.compare(row, facts, np.array([1.2, 4.0]))
+    assert row["equal_tokens"] == 1
+    assert (row["error"], row["their_error"]) == pytest.approx((0.05, 0.025))
+    assert (row["prefill_over_transformers"], row["decode_over_transformers"]) == (2, 2)
+    assert (row["prefill_a_core"], row["decode_a_core"]) == (1, 2)
+    assert row["memory_over_transformers"] == 0.5
+
+
+def test_shares_of_a_long_prompt():
+    one = {"ranks": 1, "first_token": [3], "prompt_bytes": 800, "predicted_bytes": 760}
+    four = {"ranks": 4, "first_token": [3], "prompt_bytes": 220, "predicted_bytes": 220}
+    row = serve_long.relative(four, one)
+    assert (row["of_share"], row["predicted_over_prompt"]) == (1.1, 1)
+    assert serve_long.relative(one | {"prompt_bytes": 0}, one)["predicted_over_prompt"] is None
+    with pytest.raises(contest.RefusedError, match="4 ranks: first token .* nothing is compared"):
+        serve_long.relative(four | {"first_token": [5]}, one)
 
 
 def test_footprint():
