@@ -2,7 +2,9 @@
 // other languages call.
 //
 //   ModelFile --weights--> OpenModel, which ranks that are threads share
-//                              '--ModelSessions(comm)--> sessions, as the model allows them
+//                              '--ModelSessions(world)--> sessions, as the model allows them
+//
+// Ranks are a mesh of cp x tp: neighbours have parts of the matrices, and each of them a cache.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -10,30 +12,47 @@
 #include <cstdint>
 #include <memory>
 #include <span>
-#include <string>
+#include <vector>
 
 #include "armillary/comm/communicator.h"
+#include "armillary/comm/mesh.h"
+#include "armillary/core/mesh_shape.h"
 #include "armillary/model/model.h"
 #include "armillary/serve/model_weights.h"
 #include "armillary/serve/sessions.h"
 
 namespace armillary::serve {
 
-/// A model file with its weights. Immutable. Threads: any number may read.
+/// A model file with the weights of one rank along tp. Immutable. Threads: any number may read.
 struct OpenModel {
   model::ModelOptions options;
   ModelWeights weights;
-  at::ScalarType dtype = at::kFloat;
+  WeightOptions part = {};  ///< Which weights they are.
 };
-/// @throws as ModelFile, whose errors begin with `sessions`, and ModelWeights.
-std::shared_ptr<const OpenModel> open_model(const std::string& path, at::ScalarType dtype);
+/// @throws as ModelFile::weights.
+std::shared_ptr<const OpenModel> open_model(const ModelFile& file, const WeightOptions& part);
+
+/// The model for each rank along tp.
+using ModelParts = std::vector<std::shared_ptr<const OpenModel>>;
+/// @throws as open_model.
+ModelParts open_parts(const ModelFile& file, int tp_ranks, at::ScalarType dtype);
+
+/// The mesh of so many ranks, at least 1, of which `tp` share the matrices.
+/// @throws InvalidArgument unless `tp` divides them, with the nearest that does.
+MeshShape mesh_of_sessions(int ranks, int tp);
+
+/// Refuses a cache that the ranks of this machine, `local_ranks`, have no memory for; weights do
+/// not count. Allocates nothing. @throws InvalidArgument with the bytes and the most pages.
+void check_cache_memory(const model::ModelOptions& model, const WeightOptions& part,
+                        const KvCacheOptions& cache, int local_ranks);
 
 /// Collective, as Sessions. Threads: that of the rank.
 class ModelSessions {
  public:
-  /// `options`: their windows are those of the model, whatever they say. `comm` must outlive the
-  /// object. @throws as Sessions.
-  ModelSessions(comm::Communicator& comm, std::shared_ptr<const OpenModel> model,
+  /// `model`: the part of this rank along tp. `options`: windows are those of the model and ranks
+  /// along tp those of `world`, whatever they say. `world` has all ranks and must outlive the
+  /// object. @throws as Sessions and mesh_of_sessions.
+  ModelSessions(comm::Communicator& world, std::shared_ptr<const OpenModel> model,
                 SessionsOptions options);
 
   Sessions& sessions() { return sessions_; }
@@ -47,6 +66,7 @@ class ModelSessions {
 
   std::shared_ptr<const OpenModel> model_;
   std::unique_ptr<model::Model> code_;
+  const comm::Mesh mesh_;
   Sessions sessions_;
 };
 

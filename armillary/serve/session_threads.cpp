@@ -27,13 +27,15 @@ bool has_failed(comm::Communicator& comm) {
 
 }  // namespace
 
-SessionThreads::SessionThreads(std::shared_ptr<const OpenModel> model,
-                               const SessionThreadsOptions& options)
+void check_thread_ranks(int ranks) {
+  if (ranks >= 1 && ranks <= kMaxThreads) return;
+  fail<InvalidArgument>("sessions: {} ranks given; 1 to {} are required", ranks, kMaxThreads);
+}
+
+SessionThreads::SessionThreads(const ModelParts& parts, const SessionThreadsOptions& options)
     : ranks_(options.ranks) {
-  if (ranks_ < 1 || ranks_ > kMaxThreads) {
-    fail<InvalidArgument>("sessions: {} ranks given; 1 to {} are required", ranks_, kMaxThreads);
-  }
-  owner_ = std::thread([this, model = std::move(model), options] { own_ranks(model, options); });
+  check_thread_ranks(ranks_);
+  owner_ = std::thread([this, parts, options] { own_ranks(parts, options); });
   try {
     std::unique_lock lock(mutex_);
     wait_for_turn(lock);
@@ -70,11 +72,10 @@ void SessionThreads::wait_for_turn(std::unique_lock<std::mutex>& lock) {
   }
 }
 
-void SessionThreads::own_ranks(const std::shared_ptr<const OpenModel>& model,
-                               const SessionThreadsOptions& options) {
+void SessionThreads::own_ranks(const ModelParts& parts, const SessionThreadsOptions& options) {
   std::exception_ptr failure;
   try {
-    comm::run_ranks(ranks_, [&](comm::Communicator& comm) { serve(comm, model, options); },
+    comm::run_ranks(ranks_, [&](comm::Communicator& comm) { serve(comm, parts, options); },
                     {.timeout_s = options.timeout_s});
   } catch (...) {
     failure = std::current_exception();
@@ -85,12 +86,14 @@ void SessionThreads::own_ranks(const std::shared_ptr<const OpenModel>& model,
   changed_.notify_all();
 }
 
-void SessionThreads::serve(comm::Communicator& comm, const std::shared_ptr<const OpenModel>& model,
+void SessionThreads::serve(comm::Communicator& comm, const ModelParts& parts,
                            const SessionThreadsOptions& options) {
   try {
     const int cores = static_cast<int>(std::thread::hardware_concurrency());
     at::set_num_threads(std::max(1, cores / ranks_));  // For this rank's thread.
-    ModelSessions sessions(comm, model, options.sessions);
+    const MeshShape mesh = mesh_of_sessions(ranks_, static_cast<int>(parts.size()));
+    const int tp_index = mesh_index(mesh, comm.rank(), MeshAxis::Tp);
+    ModelSessions sessions(comm, parts[static_cast<std::size_t>(tp_index)], options.sessions);
     end_turn(nullptr);
     int turn = 0;
     while (const Action* action = next(comm, turn++)) {

@@ -20,17 +20,22 @@
 namespace armillary::serve {
 
 struct SessionThreadsOptions {
-  int ranks = 1;
+  int ranks = 1;           ///< Those along tp too.
   double timeout_s = 600;  ///< Timeout of every wait of a rank for others.
   SessionsOptions sessions = {};
 };
+
+/// @throws InvalidArgument for a number of ranks that threads cannot be.
+void check_thread_ranks(int ranks);
 
 /// Starts the ranks, which end with the object. Threads: any may call; calls run one after the
 /// other.
 class SessionThreads {
  public:
-  /// @throws InvalidArgument for options that cannot be, as ModelSessions; PlanError likewise.
-  SessionThreads(std::shared_ptr<const OpenModel> model, const SessionThreadsOptions& options);
+  /// `parts`: the model for each rank along tp.
+  /// @throws InvalidArgument for options that cannot be, as check_thread_ranks and ModelSessions;
+  /// PlanError likewise.
+  SessionThreads(const ModelParts& parts, const SessionThreadsOptions& options);
   SessionThreads(const SessionThreads&) = delete;
   SessionThreads& operator=(const SessionThreads&) = delete;
   ~SessionThreads();
@@ -43,9 +48,8 @@ class SessionThreads {
   void run(const Action& action);
 
  private:
-  void own_ranks(const std::shared_ptr<const OpenModel>& model,
-                 const SessionThreadsOptions& options);
-  void serve(comm::Communicator& comm, const std::shared_ptr<const OpenModel>& model,
+  void own_ranks(const ModelParts& parts, const SessionThreadsOptions& options);
+  void serve(comm::Communicator& comm, const ModelParts& parts,
              const SessionThreadsOptions& options);
   /// The next action behind `turn`; null if the rank is to end. @throws CommError if the group
   /// fails before.

@@ -3,14 +3,18 @@
 #include "armillary/serve/session_threads.h"
 
 #include <ATen/core/Tensor.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "armillary/core/error.h"
+#include "armillary/core/process_stat.h"
 #include "armillary/core/testing/expect_error.h"
 #include "armillary/serve/testing/tiny_model.h"
 
@@ -44,6 +48,20 @@ TEST(SessionThreads, GiveTheLogitsOfOneRank) {
   for (const std::int64_t length : {37, 1, 20}) {
     const Tokens text = TinyModel::text(length, length);
     expect_close(logits_behind(threads, text), model_of_threads().last_logits(text), "read");
+  }
+}
+
+/// Two ranks have a head of keys and values each; four have copies.
+TEST(SessionThreads, ShareMatricesAlongTp) {
+  for (const int tp : {2, 4}) {
+    SessionThreadsOptions options = three_ranks();
+    options.ranks = 4;
+    SessionThreads threads(model_of_threads().open(tp), options);
+    for (const std::int64_t length : {37, 1}) {
+      const Tokens text = TinyModel::text(length, length);
+      expect_close(logits_behind(threads, text), model_of_threads().last_logits(text),
+                   "tp " + std::to_string(tp));
+    }
   }
 }
 
@@ -106,6 +124,34 @@ TEST(SessionThreads, RefuseOptionsThatCannotBe) {
   options = three_ranks();
   options.sessions.layout = plan::parse_layout("balanced");
   EXPECT_THAT(error_with(options), testing::HasSubstr("layout balanced given"));
+  EXPECT_EQ(
+      error_of([&] { const SessionThreads threads(model_of_threads().open(2), three_ranks()); }),
+      "sessions: tensor_parallel 2 given for 3 ranks; a divisor is required; nearest: 1");
+}
+
+/// Keys of 2 layers, 2 heads of 8 and 4 bytes: a token has 256 bytes with its values, and half of
+/// them on each of two ranks along tp.
+TEST(SessionThreads, RefuseACacheWithoutMemory) {
+  const model::ModelOptions model = model_of_threads().open()[0]->options;
+  const auto error_with = [&](const KvCacheOptions& cache, const WeightOptions& part, int ranks) {
+    return error_of([&] { check_cache_memory(model, part, cache, ranks); });
+  };
+  const std::int64_t tokens = physical_memory_bytes() / 256;
+  EXPECT_EQ(error_with({.page = 4, .pages = tokens / 4}, {}, 1), "no error");
+  EXPECT_THAT(error_with({.page = 4, .pages = tokens / 4 + 1}, {}, 1),
+              testing::HasSubstr(fmt::format("; at most {} are required", tokens / 4)));
+  EXPECT_THAT(error_with({.page = 4, .pages = tokens / 4 + 1}, {}, 1),
+              testing::HasSubstr(fmt::format(" pages of 4 tokens given, {0:.1f} GiB on 1 rank of "
+                                             "this machine, which has {0:.1f}; ",
+                                             static_cast<double>(tokens) / (1 << 22))));
+  const WeightOptions half{.tp_ranks = 2, .dtype = at::kBFloat16};
+  EXPECT_THAT(error_with({.page = 1, .pages = tokens * 4}, half, 3),
+              testing::HasSubstr(
+                  fmt::format("at most {} are required", physical_memory_bytes() / (64 * 3))));
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  EXPECT_THAT(error_with({.page = kMost, .pages = kMost}, {}, 1),
+              testing::HasSubstr(fmt::format("a page of at most {} tokens is required", tokens)));
+  EXPECT_EQ(error_with({.page = kMost, .pages = -1}, {}, 1), "no error");
 }
 
 }  // namespace

@@ -27,8 +27,8 @@ class Sessions:
 
     `model` is a folder of Hugging Face, a GGUF file, or a run or checkpoint of `armillary train`. Ranks are
     `ranks` threads of this process; with a `group` (a ProcessGroup or a DeviceMesh of one axis) they are its
-    processes, and each makes the same calls with the same values. Logits are those of one rank, up to
-    rounding, and are on the CPU.
+    processes, and each makes the same calls with the same values. `tensor_parallel` neighbours share the
+    matrices of each layer. Logits are those of one rank, up to rounding, and are on the CPU.
 
     A cache has `pages` of `page` tokens on each rank, for all sessions. A prefill reads `chunk` tokens at a
     time (0: all), whose attention has this `layout` and `strategy`; `gather_queries` pays for a `decode` of
@@ -44,6 +44,7 @@ class Sessions:
         *,
         ranks: int | None = None,
         group: _groups.Group = None,
+        tensor_parallel: int = 1,
         pages: int = 1024,
         page: int = 16,
         chunk: int = 0,
@@ -61,10 +62,11 @@ class Sessions:
         settings: dict[str, int | str | float] = {
             "model": os.fspath(model),
             "group": _name_of(group),
-            "ranks": 1 if ranks is None else ranks,
-            "pages": pages,
-            "page": page,
-            "chunk": chunk,
+            "ranks": 1 if ranks is None else _number_of("ranks", ranks, bits=31),
+            "tensor_parallel": _number_of("tensor_parallel", tensor_parallel, bits=31),
+            "pages": _number_of("pages", pages),
+            "page": _number_of("page", page),
+            "chunk": _number_of("chunk", chunk),
             "layout": layout,
             "strategy": strategy,
             "gather_queries": gather_queries,
@@ -91,7 +93,8 @@ class Sessions:
 
     def decode(self, tokens: Mapping[int, int]) -> Tensor:
         """Adds one token to each session. Returns the logits [B, V] behind them, in the order given."""
-        return self._open().decode([(session, _token_of(token)) for session, token in tokens.items()])
+        pairs = [(session, _number_of("token", token)) for session, token in tokens.items()]
+        return self._open().decode(pairs)
 
     def fork(self, session: int) -> int:
         """A session that has read the same tokens, whose pages it shares until one of the two goes on."""
@@ -133,11 +136,14 @@ def _name_of(group: _groups.Group) -> str:
     return "" if process_group is None else str(process_group.group_name)
 
 
-def _token_of(token: int) -> int:
+def _number_of(name: str, value: int, bits: int = 63) -> int:
     try:
-        return operator.index(token)
+        number = operator.index(value)
     except TypeError:
-        raise InvalidArgument(f"Sessions: token {token!r} given; a whole number is required") from None
+        raise InvalidArgument(f"Sessions: {name} {value!r} given; a whole number is required") from None
+    if -(2**bits) <= number < 2**bits:
+        return number
+    raise InvalidArgument(f"Sessions: {name} {number} given; one below 2^{bits} is required")
 
 
 def _tokens_of(ids: Tensor | Sequence[int]) -> list[int]:

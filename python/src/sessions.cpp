@@ -7,16 +7,20 @@
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "armillary/comm/collectives.h"
 #include "armillary/comm/together.h"
 #include "armillary/core/error.h"
+#include "armillary/core/process_stat.h"
 #include "armillary/serve/model_sessions.h"
 #include "armillary/serve/session_threads.h"
 #include "python/src/bind.h"
@@ -33,6 +37,7 @@ using serve::SessionId;
 struct SessionSettings {
   std::string model;
   std::string group;  ///< Empty: `threads.ranks` threads.
+  int tp_ranks = 1;
   at::ScalarType dtype = at::kFloat;
   serve::SessionThreadsOptions threads;
 };
@@ -42,6 +47,7 @@ SessionSettings read_settings(const py::dict& fields) {
   const auto text = [&](const char* key) { return fields[key].cast<std::string>(); };
   return {.model = text("model"),
           .group = text("group"),
+          .tp_ranks = fields["tensor_parallel"].cast<int>(),
           .dtype = text("dtype") == "bfloat16" ? at::kBFloat16 : at::kFloat,
           .threads = {.ranks = fields["ranks"].cast<int>(),
                       .timeout_s = fields["timeout"].cast<double>(),
@@ -52,12 +58,45 @@ SessionSettings read_settings(const py::dict& fields) {
                                    .cache = {.page = number("page"), .pages = number("pages")}}}};
 }
 
+constexpr const char* kWhereSessions = "sessions";
+
+/// Ranks that are threads of this process, once the file and this machine allow them.
+std::shared_ptr<serve::SessionThreads> open_threads(const SessionSettings& settings) {
+  const serve::ModelFile file(kWhereSessions, settings.model);
+  const int ranks = settings.threads.ranks;
+  serve::check_thread_ranks(ranks);
+  serve::mesh_of_sessions(ranks, settings.tp_ranks);
+  serve::check_cache_memory(file.options(),
+                            {.tp_ranks = settings.tp_ranks, .dtype = settings.dtype},
+                            settings.threads.sessions.cache, ranks);
+  return std::make_shared<serve::SessionThreads>(
+      serve::open_parts(file, settings.tp_ranks, settings.dtype), settings.threads);
+}
+
+/// Ranks of the group on this machine.
+int count_local_ranks(comm::Communicator& comm) {
+  const std::size_t host = std::hash<std::string>()(this_host());
+  std::vector<std::size_t> hosts(static_cast<std::size_t>(comm.world()));
+  comm::all_gather(comm, std::as_bytes(std::span(&host, 1)),
+                   std::as_writable_bytes(std::span(hosts)));
+  return static_cast<int>(std::ranges::count(hosts, host));
+}
+
 /// The end of this process in a group, with its sessions.
 struct GroupSessions {
   explicit GroupSessions(const SessionSettings& settings)
       : comm(join_group({.name = settings.group, .timeout_s = settings.threads.timeout_s})) {
+    const int local_ranks = count_local_ranks(*comm);
     std::shared_ptr<const serve::OpenModel> model;
-    comm::run_together(*comm, [&] { model = serve::open_model(settings.model, settings.dtype); });
+    comm::run_together(*comm, [&] {
+      const serve::ModelFile file(kWhereSessions, settings.model);
+      const MeshShape mesh = serve::mesh_of_sessions(comm->world(), settings.tp_ranks);
+      const serve::WeightOptions part{.tp_index = mesh_index(mesh, comm->rank(), MeshAxis::Tp),
+                                      .tp_ranks = mesh.tp,
+                                      .dtype = settings.dtype};
+      serve::check_cache_memory(file.options(), part, settings.threads.sessions.cache, local_ranks);
+      model = serve::open_model(file, part);
+    });
     sessions = std::make_unique<ModelSessions>(*comm, std::move(model), settings.threads.sessions);
   }
 
@@ -96,8 +135,7 @@ class PythonSessions {
   explicit PythonSessions(const SessionSettings& settings) {
     const OwnModes modes;
     if (settings.group.empty()) {
-      ranks_.threads = std::make_shared<serve::SessionThreads>(
-          serve::open_model(settings.model, settings.dtype), settings.threads);
+      ranks_.threads = open_threads(settings);
     } else {
       ranks_.group = std::make_shared<GroupSessions>(settings);
     }

@@ -1,5 +1,6 @@
 """Sessions of a model folder: logits are those of transformers, over threads and over processes."""
 
+import os
 import time
 from concurrent import futures
 
@@ -112,6 +113,27 @@ def test_forks_share_pages_until_they_are_released(llama):
         assert other not in (session, copy)
 
 
+@pytest.mark.parametrize(("threads", "degree"), [(2, 2), (4, 2), (4, 4)])
+def test_matrices_are_shared_by_ranks(llama, threads, degree):
+    folder, model = llama
+    ids = text(50)
+    with armillary.Sessions(folder, ranks=threads, tensor_parallel=degree, chunk=32, page=8) as sessions:
+        session, logits = sessions.prefill(ids)
+        assert_close(logits, expected(model, ids))
+        assert_close(sessions.decode({session: 3})[0], expected(model, [*ids, 3]))
+
+
+def test_pages_beyond_memory_are_refused(llama):
+    folder, _ = llama
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    # A rank of one head has pages of 16 tokens in two layers, keys and values of 8 numbers of 4 bytes.
+    head = 16 * 2 * 2 * 8 * 4
+    for degree, heads in ((1, 2), (2, 1)):
+        most = memory // (2 * heads * head)
+        with pytest.raises(armillary.InvalidArgument, match=f"GiB on 2 ranks .*at most {most} are required"):
+            armillary.Sessions(folder, ranks=2, tensor_parallel=degree, pages=most + 1)
+
+
 def test_wrong_use_is_refused_and_sessions_go_on(llama, tmp_path):
     folder, model = llama
 
@@ -119,9 +141,17 @@ def test_wrong_use_is_refused_and_sessions_go_on(llama, tmp_path):
         with pytest.raises(armillary.InvalidArgument, match=text):
             call()
 
+    def sessions_of_four(degree):
+        return armillary.Sessions(folder, ranks=4, tensor_parallel=degree)
+
     refused("has none of recipe.toml, manifest.json and config.json", lambda: armillary.Sessions(tmp_path))
     refused("layout balanced given", lambda: armillary.Sessions(folder, layout="balanced"))
     refused("0 ranks given", lambda: armillary.Sessions(folder, ranks=0))
+    refused("ranks 1.5 given; a whole", lambda: armillary.Sessions(folder, ranks=1.5))
+    refused(r"one below 2\^63 is required", lambda: armillary.Sessions(folder, pages=2**63))
+    refused("tensor_parallel 3 given for 4 ranks; a divisor", lambda: sessions_of_four(3))
+    refused("tensor_parallel 0 given for 4 ranks; .* nearest: 1", lambda: sessions_of_four(0))
+    refused("over tp 3; at most tp 2", lambda: armillary.Sessions(folder, ranks=3, tensor_parallel=3))
     refused("unknown name 'rink'", lambda: armillary.Sessions(folder, strategy="rink"))
     refused("dtype torch.float16 given", lambda: armillary.Sessions(folder, dtype=torch.float16))
     sessions = armillary.Sessions(folder, ranks=2)
@@ -169,10 +199,14 @@ def test_closing_lets_a_call_of_another_thread_end(llama):
                 assert "they were closed" in str(error)
 
 
-def in_processes(rank, world, folder):
+def in_processes(rank, world, folder, degree):
     import torch.distributed as dist
 
-    with armillary.Sessions(folder, group=dist.group.WORLD, chunk=48, page=8, pages=32) as sessions:
+    settings = {"group": dist.group.WORLD, "tensor_parallel": degree, "chunk": 48, "page": 8}
+    # All processes are of this machine.
+    with pytest.raises(armillary.InvalidArgument, match=f"on {world} ranks of this machine"):
+        armillary.Sessions(folder, **settings, pages=2**62)
+    with armillary.Sessions(folder, **settings, pages=32) as sessions:
         # The cache outlives the mode.
         with torch.inference_mode():
             session, first = sessions.prefill(text(100))
@@ -181,9 +215,10 @@ def in_processes(rank, world, folder):
         return torch.stack([first, sessions.decode({session: 3})[0]])
 
 
-def test_processes_of_a_group(llama):
+@pytest.mark.parametrize(("processes", "degree"), [(3, 1), (4, 2)])
+def test_processes_of_a_group(llama, processes, degree):
     folder, model = llama
     right = [expected(model, text(100)), expected(model, [*text(100), 3])]
-    for logits in ranks.run(3, in_processes, folder):
+    for logits in ranks.run(processes, in_processes, folder, degree):
         for one, of_model in zip(logits, right, strict=True):
             assert_close(one, of_model)

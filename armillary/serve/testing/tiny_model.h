@@ -54,9 +54,14 @@ class TinyModel {
     return {*make(), read, {.tp_index = tp_index, .tp_ranks = tp_ranks}};
   }
 
-  /// With its weights, for sessions that open a model.
-  std::shared_ptr<const OpenModel> open() const {
-    return std::make_shared<const OpenModel>(OpenModel{options_, part(0, 1)});
+  /// With its weights for each rank along tp, for sessions that open a model.
+  ModelParts open(int tp_ranks = 1) const {
+    ModelParts parts;
+    for (int index = 0; index < tp_ranks; ++index) {
+      parts.push_back(std::make_shared<const OpenModel>(
+          OpenModel{options_, part(index, tp_ranks), {.tp_index = index, .tp_ranks = tp_ranks}}));
+    }
+    return parts;
   }
   /// A model for one rank.
   std::unique_ptr<model::Model> make(at::ScalarType dtype = at::kFloat) const {
