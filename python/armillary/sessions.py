@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 
 import torch
@@ -79,17 +79,17 @@ class Sessions:
         """Reads tokens `ids` [L] into a new session, or behind those of one. Returns it and the logits [V]
         behind the last token. If it raises, there is no new session, and an old one is as before, or has
         read whole chunks."""
-        tokens = _tokens_of(ids)
-        native = self._open()
-        if session is not None:
-            return session, native.prefill(session, tokens)
-        new = native.open()
-        try:
-            return new, native.prefill(new, tokens)
-        except InvalidArgument:
-            with contextlib.suppress(CommError, InvalidArgument):  # The ranks have ended, or were closed.
-                native.release(new)
-            raise
+        sessions, logits_BV = self.prefill_all([ids], None if session is None else [session])
+        return sessions[0], logits_BV[0]
+
+    def prefill_all(
+        self, prompts: Sequence[Tensor | Sequence[int]], sessions: Sequence[int] | None = None
+    ) -> tuple[list[int], Tensor]:
+        """Reads prompts of any lengths, each as `prefill`, in passes over all of them. Returns their sessions
+        and the logits [B, V] behind the last token of each."""
+        tokens = [_tokens_of(ids) for ids in prompts]
+        with self._sessions_for(len(tokens), sessions) as own:
+            return own, self._open().prefill(list(zip(own, tokens, strict=True)))
 
     def decode(self, tokens: Mapping[int, int]) -> Tensor:
         """Adds one token to each session. Returns the logits [B, V] behind them, in the order given."""
@@ -122,6 +122,24 @@ class Sessions:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @contextlib.contextmanager
+    def _sessions_for(self, prompts: int, sessions: Sequence[int] | None) -> Iterator[list[int]]:
+        """The sessions of so many prompts: those that are given, or new ones, which end with a refusal."""
+        if sessions is not None and len(sessions) != prompts:
+            raise InvalidArgument(
+                f"Sessions: {prompts} prompts for {len(sessions)} sessions given; one for each is required"
+            )
+        new: list[int] = []
+        try:
+            if sessions is None:
+                new.extend(self._open().open() for _ in range(prompts))
+            yield new if sessions is None else list(sessions)
+        except InvalidArgument:
+            for session in new:
+                with contextlib.suppress(CommError, InvalidArgument):  # The ranks have ended, or were closed.
+                    self.release(session)
+            raise
 
     def _open(self) -> _native.Sessions:
         if self._native is None:

@@ -182,9 +182,10 @@ class PythonSessions {
   std::int64_t tokens(SessionId session) {
     return call<std::int64_t>([&](ModelSessions& s) { return s.sessions().tokens(session); });
   }
-  at::Tensor prefill(SessionId session, std::vector<std::int64_t> tokens) {
-    const std::vector<serve::Prompt> prompts{{session, std::move(tokens)}};
-    return call<at::Tensor>([&](ModelSessions& s) { return s.prefill(prompts)[0]; });
+  at::Tensor prefill(const std::vector<std::pair<SessionId, std::vector<std::int64_t>>>& pairs) {
+    std::vector<serve::Prompt> prompts;
+    for (const auto& [session, tokens] : pairs) prompts.push_back({session, tokens});
+    return call<at::Tensor>([&](ModelSessions& s) { return s.prefill(prompts); });
   }
   at::Tensor decode(const std::vector<std::pair<SessionId, std::int64_t>>& pairs) {
     std::vector<serve::NextToken> next;
@@ -224,7 +225,7 @@ void bind_sessions(py::module_& module) {
       .def("fork", &PythonSessions::fork, py::arg("session"), Release())
       .def("release", &PythonSessions::release, py::arg("session"), Release())
       .def("tokens", &PythonSessions::tokens, py::arg("session"), Release())
-      .def("prefill", &PythonSessions::prefill, py::arg("session"), py::arg("tokens"), Release())
+      .def("prefill", &PythonSessions::prefill, py::arg("prompts"), Release())
       .def("decode", &PythonSessions::decode, py::arg("next"), Release())
       .def("close", &PythonSessions::close, Release());
 }

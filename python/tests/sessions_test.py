@@ -82,6 +82,42 @@ def test_logits_are_those_of_transformers(llama, threads, chunk):
         assert_close(logits, expected(model, ids + more))
 
 
+@pytest.mark.parametrize(("threads", "chunk"), [(1, 0), (3, 0), (2, 40)])
+def test_prompts_are_read_together(llama, threads, chunk):
+    folder, model = llama
+    prompts = [text(70), text(3, seed=1), text(26, seed=2)]
+    with armillary.Sessions(folder, ranks=threads, chunk=chunk, page=8, pages=32) as sessions:
+        own, logits = sessions.prefill_all(prompts)
+        assert len(set(own)) == 3 and logits.shape == (3, WORDS)
+        for ids, one in zip(prompts, logits, strict=True):
+            assert_close(one, expected(model, ids))
+        # Behind two of them, in another order.
+        again, logits = sessions.prefill_all([[5], torch.tensor(text(40, seed=3))], [own[2], own[0]])
+        assert again == [own[2], own[0]]
+        assert_close(logits[0], expected(model, [*prompts[2], 5]))
+        assert_close(logits[1], expected(model, prompts[0] + text(40, seed=3)))
+        assert [sessions.tokens(session) for session in own] == [110, 3, 27]
+        assert sessions.prefill_all([])[1].shape == (0, WORDS)
+
+
+def test_prompts_that_are_refused_together_leave_no_session(llama):
+    folder, model = llama
+    with armillary.Sessions(folder, page=4, pages=10) as sessions:
+        with pytest.raises(
+            armillary.InvalidArgument, match="10 pages of 4 tokens required .* 8 of 10 are free"
+        ):
+            sessions.prefill_all([text(8), text(38)])
+        with pytest.raises(armillary.InvalidArgument, match="2 prompts for 1 sessions given; one for each"):
+            sessions.prefill_all([[1], [2]], [0])
+        session, _ = sessions.prefill([7])
+        with pytest.raises(armillary.InvalidArgument, match="given twice"):
+            sessions.prefill_all([[1], [2]], [session, session])
+        assert sessions.tokens(session) == 1
+        sessions.release(session)
+        # All pages are free.
+        assert_close(sessions.prefill(text(40))[1], expected(model, text(40)))
+
+
 def test_a_window_is_obeyed(tmp_path):
     model = model_of(window=24)
     model.save_pretrained(tmp_path)
