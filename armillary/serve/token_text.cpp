@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "armillary/text/tokenizer/load_tokenizer.h"
 #include "armillary/train/packed_text.h"
 
 namespace armillary::serve {
@@ -63,6 +64,15 @@ std::vector<std::int64_t> TokenText::ends() const {
   if (is_bytes()) return {train::kSeparator};
   const auto& end = tokenizer_->special_ids().end;
   return end ? std::vector<std::int64_t>{*end} : std::vector<std::int64_t>();
+}
+
+std::optional<TokenText> words_of(const ModelFile& file) {
+  if (!file.tokenizer().empty()) {
+    return TokenText(
+        std::make_shared<const tokenizer::Tokenizer>(tokenizer::load_tokenizer(file.tokenizer())));
+  }
+  if (file.options().vocab_size == train::kVocabSize) return TokenText();
+  return std::nullopt;
 }
 
 GrowingText::GrowingText(const TokenText& words, std::span<const std::int64_t> prompt)

@@ -6,12 +6,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "armillary/serve/model_weights.h"
 #include "armillary/text/tokenizer/tokenizer.h"
 
 namespace armillary::serve {
@@ -38,6 +40,10 @@ class TokenText {
  private:
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
 };
+
+/// The words of a model: its tokenizer's, or bytes if it has as many; nothing if it has neither.
+/// @throws as tokenizer::load_tokenizer.
+std::optional<TokenText> words_of(const ModelFile& file);
 
 /// The text behind a prompt, token by token. The text of a token depends on those before it: a
 /// character may be in several, and blanks belong to the word behind them. So the last tokens are

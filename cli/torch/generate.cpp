@@ -14,6 +14,7 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -148,12 +149,11 @@ void check_arguments(const GenerateArguments& arguments) {
 
 /// The words of a model: of the tokenizer that was given, or its own, or bytes.
 serve::TokenText words_of(const GenerateArguments& arguments, const serve::ModelFile& file) {
-  const std::string& path = arguments.tokenizer.empty() ? file.tokenizer() : arguments.tokenizer;
-  if (!path.empty()) {
-    return serve::TokenText(
-        std::make_shared<const tokenizer::Tokenizer>(tokenizer::load_tokenizer(path)));
+  if (!arguments.tokenizer.empty()) {
+    return serve::TokenText(std::make_shared<const tokenizer::Tokenizer>(
+        tokenizer::load_tokenizer(arguments.tokenizer)));
   }
-  if (file.options().vocab_size == train::kVocabSize) return {};
+  if (std::optional<serve::TokenText> own = serve::words_of(file)) return *std::move(own);
   fail<InvalidArgument>(
       "generate: {} has {} words and no tokenizer.json; --tokenizer with tokenizer.json, a folder "
       "with one or a GGUF file is required, or {} words, bytes and a separator",

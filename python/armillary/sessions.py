@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 
 import torch
@@ -95,6 +95,58 @@ class Sessions:
         """Adds one token to each session. Returns the logits [B, V] behind them, in the order given."""
         pairs = [(session, _number_of("token", token)) for session, token in tokens.items()]
         return self._open().decode(pairs)
+
+    def generate(
+        self,
+        ids: Tensor | Sequence[int],
+        session: int | None = None,
+        *,
+        tokens: int = 64,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int = 0,
+        stop: Iterable[int] | None = None,
+    ) -> Generator[int, None, None]:
+        """Reads `ids` as `prefill` and yields at most `tokens` behind them, as `armillary generate` does: the
+        most likely ones, or with a `temperature` those drawn by `seed` among the `top_k` (0: all) most likely
+        ones, whose probabilities add up to `top_p`. One of `stop` ends them and is not yielded; None: those
+        behind which texts of the model end.
+
+        A `session` goes on: it has read all but the last token drawn. A new one ends with the iterator, which
+        is to be read to its end or closed. Processes of a group take equally many tokens."""
+        prompt = _tokens_of(ids)
+        most = _number_of("tokens", tokens)
+        if most < 1:
+            raise InvalidArgument(f"Sessions: tokens {most} given; at least 1 is required")
+        number = _number_of("seed", seed, bits=64)
+        if number < 0:
+            raise InvalidArgument(f"Sessions: seed {number} given; 0 or more is required; nearest: 0")
+        settings: dict[str, int | float] = {
+            "temperature": float(temperature),
+            "top_p": float(top_p),
+            "top_k": _number_of("top_k", top_k),
+            "seed": number,
+        }
+        sampling = _native.Sampling(settings)
+        ends = self._open().ends() if stop is None else [_number_of("stop", token) for token in stop]
+
+        def continuation() -> Generator[int, None, None]:
+            own, logits_V = self.prefill(prompt, session)
+            try:
+                for more in reversed(range(most)):
+                    token = self._open().draw(logits_V, sampling, self.tokens(own))
+                    if token in ends:
+                        return
+                    yield token
+                    if more > 0:
+                        logits_V = self.decode({own: token})[0]
+            finally:
+                if session is None:
+                    with contextlib.suppress(CommError, InvalidArgument):  # As in _sessions_for.
+                        self.release(own)
+
+        return continuation()
 
     def fork(self, session: int) -> int:
         """A session that has read the same tokens, whose pages it shares until one of the two goes on."""

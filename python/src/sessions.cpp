@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,7 +23,9 @@
 #include "armillary/core/error.h"
 #include "armillary/core/process_stat.h"
 #include "armillary/serve/model_sessions.h"
+#include "armillary/serve/sampling.h"
 #include "armillary/serve/session_threads.h"
+#include "armillary/serve/token_text.h"
 #include "python/src/bind.h"
 #include "python/src/groups.h"
 
@@ -58,11 +61,21 @@ SessionSettings read_settings(const py::dict& fields) {
                                    .cache = {.page = number("page"), .pages = number("pages")}}}};
 }
 
+/// @throws InvalidArgument as check_sampling.
+serve::Sampling read_sampling(const py::dict& fields) {
+  const serve::Sampling sampling{.temperature = fields["temperature"].cast<double>(),
+                                 .top_k = fields["top_k"].cast<std::int64_t>(),
+                                 .top_p = fields["top_p"].cast<double>(),
+                                 .seed = fields["seed"].cast<std::uint64_t>()};
+  serve::check_sampling(sampling);
+  return sampling;
+}
+
 constexpr const char* kWhereSessions = "sessions";
 
 /// Ranks that are threads of this process, once the file and this machine allow them.
-std::shared_ptr<serve::SessionThreads> open_threads(const SessionSettings& settings) {
-  const serve::ModelFile file(kWhereSessions, settings.model);
+std::shared_ptr<serve::SessionThreads> open_threads(const serve::ModelFile& file,
+                                                    const SessionSettings& settings) {
   const int ranks = settings.threads.ranks;
   serve::check_thread_ranks(ranks);
   serve::mesh_of_sessions(ranks, settings.tp_ranks);
@@ -89,13 +102,14 @@ struct GroupSessions {
     const int local_ranks = count_local_ranks(*comm);
     std::shared_ptr<const serve::OpenModel> model;
     comm::run_together(*comm, [&] {
-      const serve::ModelFile file(kWhereSessions, settings.model);
+      file = std::make_shared<const serve::ModelFile>(kWhereSessions, settings.model);
       const MeshShape mesh = serve::mesh_of_sessions(comm->world(), settings.tp_ranks);
       const serve::WeightOptions part{.tp_index = mesh_index(mesh, comm->rank(), MeshAxis::Tp),
                                       .tp_ranks = mesh.tp,
                                       .dtype = settings.dtype};
-      serve::check_cache_memory(file.options(), part, settings.threads.sessions.cache, local_ranks);
-      model = serve::open_model(file, part);
+      serve::check_cache_memory(file->options(), part, settings.threads.sessions.cache,
+                                local_ranks);
+      model = serve::open_model(*file, part);
     });
     sessions = std::make_unique<ModelSessions>(*comm, std::move(model), settings.threads.sessions);
   }
@@ -116,6 +130,7 @@ struct GroupSessions {
   }
 
   std::unique_ptr<comm::Communicator> comm;
+  std::shared_ptr<const serve::ModelFile> file;
   std::unique_ptr<ModelSessions> sessions;
   std::mutex calls;
 };
@@ -135,9 +150,11 @@ class PythonSessions {
   explicit PythonSessions(const SessionSettings& settings) {
     const OwnModes modes;
     if (settings.group.empty()) {
-      ranks_.threads = open_threads(settings);
+      ranks_.file = std::make_shared<const serve::ModelFile>(kWhereSessions, settings.model);
+      ranks_.threads = open_threads(*ranks_.file, settings);
     } else {
       ranks_.group = std::make_shared<GroupSessions>(settings);
+      ranks_.file = ranks_.group->file;
     }
   }
   PythonSessions(const PythonSessions&) = delete;
@@ -192,17 +209,41 @@ class PythonSessions {
     for (const auto& [session, token] : pairs) next.push_back({session, token});
     return call<at::Tensor>([&](ModelSessions& s) { return s.decode(next); });
   }
+  /// The token at a position behind logits, which are the same bits on all ranks. That of rank 0:
+  /// processes of other machines may round sums of probabilities in another way.
+  std::int64_t draw(const at::Tensor& logits_V, const serve::Sampling& sampling,
+                    std::int64_t position) {
+    const OwnModes modes;
+    const OpenRanks ranks = open_ranks();
+    std::int64_t token = serve::next_token(logits_V, sampling, {.position = position});
+    if (!ranks.group) return token;
+    return ranks.group->run<std::int64_t>([&](ModelSessions&) {
+      comm::broadcast(*ranks.group->comm, comm::array(std::span(&token, 1)), 0);
+      return token;
+    });
+  }
+  /// Tokens behind which texts of the model end.
+  std::vector<std::int64_t> ends() {
+    const std::shared_ptr<const serve::ModelFile> file = open_ranks().file;
+    std::vector<std::int64_t> ends = file->ends();
+    if (const std::optional<serve::TokenText> words = serve::words_of(*file)) {
+      const std::vector<std::int64_t> more = words->ends();
+      ends.insert(ends.end(), more.begin(), more.end());
+    }
+    return ends;
+  }
 
  private:
-  /// One of them; none if they were closed.
+  /// Threads or a group; nothing if they were closed.
   struct OpenRanks {
+    std::shared_ptr<const serve::ModelFile> file;
     std::shared_ptr<serve::SessionThreads> threads;
     std::shared_ptr<GroupSessions> group;
   };
 
   OpenRanks open_ranks() {
     const std::lock_guard lock(mutex_);
-    if (ranks_.threads || ranks_.group) return ranks_;
+    if (ranks_.file) return ranks_;
     fail<InvalidArgument>("Sessions: they were closed; new ones are required");
   }
 
@@ -214,6 +255,8 @@ class PythonSessions {
 
 void bind_sessions(py::module_& module) {
   using Release = py::call_guard<py::gil_scoped_release>;
+  py::class_<serve::Sampling>(module, "Sampling")
+      .def(py::init(&read_sampling), py::arg("settings"));
   py::class_<PythonSessions>(module, "Sessions")
       .def(py::init([](const py::dict& fields) {
              const SessionSettings settings = read_settings(fields);
@@ -227,6 +270,9 @@ void bind_sessions(py::module_& module) {
       .def("tokens", &PythonSessions::tokens, py::arg("session"), Release())
       .def("prefill", &PythonSessions::prefill, py::arg("prompts"), Release())
       .def("decode", &PythonSessions::decode, py::arg("next"), Release())
+      .def("draw", &PythonSessions::draw, py::arg("logits"), py::arg("sampling"),
+           py::arg("position"), Release())
+      .def("ends", &PythonSessions::ends, Release())
       .def("close", &PythonSessions::close, Release());
 }
 

@@ -1,6 +1,9 @@
 """Sessions of a model folder: logits are those of transformers, over threads and over processes."""
 
+import itertools
+import json
 import os
+import shutil
 import time
 from concurrent import futures
 
@@ -116,6 +119,90 @@ def test_prompts_that_are_refused_together_leave_no_session(llama):
         sessions.release(session)
         # All pages are free.
         assert_close(sessions.prefill(text(40))[1], expected(model, text(40)))
+
+
+def greedy(model, ids, count):
+    ids = list(ids)
+    for _ in range(count):
+        ids.append(expected(model, ids).argmax().item())
+    return ids[-count:]
+
+
+def until(tokens, ends):
+    return list(itertools.takewhile(lambda token: token not in ends, tokens))
+
+
+def assert_new_sessions_ended(sessions):
+    session, _ = sessions.prefill([1])
+    for number in range(session):
+        with pytest.raises(armillary.InvalidArgument, match="is not open"):
+            sessions.tokens(number)
+    sessions.release(session)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_most_likely_tokens_are_generated(llama, threads):
+    folder, model = llama
+    ids = text(40)
+    right = greedy(model, ids, 12)
+    with armillary.Sessions(folder, ranks=threads, page=8, pages=32) as sessions:
+        assert list(sessions.generate(ids, tokens=12, stop=())) == right
+        assert list(sessions.generate(torch.tensor(ids), tokens=12, stop=[right[5]])) == until(
+            right, {right[5]}
+        )
+        # Among one token, and among those that reach next to no probability.
+        assert list(sessions.generate(ids, tokens=12, temperature=5, top_k=1, stop=())) == right
+        assert list(sessions.generate(ids, tokens=12, temperature=5, top_p=1e-9, stop=())) == right
+        begun = sessions.generate(ids, stop=())
+        assert next(begun) == right[0]
+        begun.close()
+        assert_new_sessions_ended(sessions)
+        # A session goes on behind what it has read.
+        session, _ = sessions.prefill(ids[:-1])
+        assert list(sessions.generate(ids[-1:], session, tokens=5, stop=())) == right[:5]
+        assert sessions.tokens(session) == 44
+        assert list(sessions.generate(right[4:5], session, tokens=7, stop=())) == right[5:]
+
+
+def test_texts_end_where_the_model_says(llama, tmp_path):
+    folder, model = llama
+    ids = text(40)
+    right = greedy(model, ids, 12)
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"eos_token_id": right[5]}))
+    with armillary.Sessions(tmp_path) as sessions:
+        ends = {right[5], *sessions._native.ends()}
+        assert list(sessions.generate(ids, tokens=12)) == until(right, ends)
+        assert list(sessions.generate(ids, tokens=12, stop=())) == right
+
+
+def drawn(sessions, seed):
+    return list(
+        sessions.generate(text(40), tokens=16, temperature=1.5, top_p=0.95, top_k=40, seed=seed, stop=())
+    )
+
+
+def test_tokens_are_drawn_by_a_seed(llama):
+    folder, _ = llama
+    with armillary.Sessions(folder) as sessions:
+        right = drawn(sessions, 7)
+        assert len(right) == 16
+        assert drawn(sessions, 7) == right
+        assert drawn(sessions, 2**64 - 1) != right
+    with armillary.Sessions(folder, ranks=4, tensor_parallel=2, chunk=16, page=4) as sessions:
+        assert drawn(sessions, 7) == right
+
+
+def test_a_full_cache_ends_a_text(llama):
+    folder, model = llama
+    with armillary.Sessions(folder, page=4, pages=11) as sessions:
+        tokens = sessions.generate(text(40), stop=())
+        # The fifth has been drawn behind 44 tokens, which are all that the pages have.
+        assert list(itertools.islice(tokens, 5)) == greedy(model, text(40), 5)
+        with pytest.raises(armillary.InvalidArgument, match="released sessions or a larger cache"):
+            next(tokens)
+        assert_new_sessions_ended(sessions)
 
 
 def test_a_window_is_obeyed(tmp_path):

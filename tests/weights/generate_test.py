@@ -69,6 +69,20 @@ def test_a_text_is_continued_as_by_transformers(tmp_path, at, name):
     assert result["text"] == tokenizer.decode(required)
 
 
+def test_python_draws_the_tokens_of_the_program(tmp_path):
+    import armillary
+
+    folder, prompt = tmp_path / "model", tmp_path / "prompt.txt"
+    tokenizer = save(folder, "llama")
+    prompt.write_text(TEXT[:60])
+    drawn = {"temperature": 1.3, "top_k": 50, "top_p": 0.9, "seed": 11}
+    flags = [word for key, value in drawn.items() for word in (f"--{key.replace('_', '-')}", value)]
+    with armillary.Sessions(folder, ranks=4, tensor_parallel=2) as sessions:
+        tokens = list(sessions.generate(tokenizer.encode(TEXT[:60]).ids, tokens=TOKENS, **drawn))
+    assert tokens == continued(folder, prompt, "--ranks", 4, "--tp", 2, *flags)["tokens"]
+    assert len(tokens) > 0
+
+
 def test_short_texts_have_the_first_frequencies(tmp_path):
     folder, prompt = tmp_path / "model", tmp_path / "prompt.txt"
     tokenizer = save(folder, "dynamic")
