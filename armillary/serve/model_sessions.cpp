@@ -102,4 +102,16 @@ at::Tensor ModelSessions::decode(std::span<const NextToken> next) {
   return sessions_.decode(next);
 }
 
+at::Tensor ModelSessions::prefill_to(const Prompt& prompt,
+                                     const plan::relayout::CacheLayout& ranks) {
+  check_tokens(prompt.session, static_cast<std::int64_t>(prompt.tokens.size()));
+  const plan::Layout deal{.kind = plan::LayoutKind::Striped, .stripe = sessions_.cache().page()};
+  return sessions_.prefill_to(prompt, ranks, deal).logits_BV[0];
+}
+
+void ModelSessions::relayout(SessionId session, plan::relayout::CacheLayout ranks) {
+  ranks.extents = {extent_by_page(0, sessions_.tokens(session), sessions_.cache().page())};
+  sessions_.relayout(session, ranks);
+}
+
 }  // namespace armillary::serve

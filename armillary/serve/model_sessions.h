@@ -18,6 +18,7 @@
 #include "armillary/comm/mesh.h"
 #include "armillary/core/mesh_shape.h"
 #include "armillary/model/model.h"
+#include "armillary/plan/relayout/cache_layout.h"
 #include "armillary/serve/model_weights.h"
 #include "armillary/serve/sessions.h"
 
@@ -60,6 +61,11 @@ class ModelSessions {
   /// prompt: rotary frequencies that may change end where they do.
   at::Tensor prefill(std::span<const Prompt> prompts);
   at::Tensor decode(std::span<const NextToken> next);
+  /// Reads a prompt, and brings its session to ranks along cp: pages in turn, whatever extents the
+  /// layout has. Returns the logits [V]. @throws as prefill and Sessions::prefill_to.
+  at::Tensor prefill_to(const Prompt& prompt, const plan::relayout::CacheLayout& ranks);
+  /// Brings a session that has read something there. @throws as Sessions::relayout.
+  void relayout(SessionId session, plan::relayout::CacheLayout ranks);
 
  private:
   void check_tokens(SessionId session, std::int64_t more) const;

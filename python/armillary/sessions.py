@@ -91,6 +91,21 @@ class Sessions:
         with self._sessions_for(len(tokens), sessions) as own:
             return own, self._open().prefill(list(zip(own, tokens, strict=True)))
 
+    def prefill_to(
+        self, ranks: range, ids: Tensor | Sequence[int], session: int | None = None
+    ) -> tuple[int, Tensor]:
+        """Reads `ids` as `prefill`, on all ranks, and hands keys and values over to some of them, layer by
+        layer beside the layers behind; `decode` goes on there. `ranks` counts neighbours of `tensor_parallel`
+        as one. A next prefill that is spread brings the session to all ranks again."""
+        native_ranks = _ranks_of(ranks)
+        tokens = _tokens_of(ids)
+        with self._sessions_for(1, None if session is None else [session]) as own:
+            return own[0], self._open().prefill_to(own[0], tokens, native_ranks)
+
+    def relayout(self, session: int, ranks: range) -> None:
+        """Brings what a session has read to these ranks, as `prefill_to`."""
+        self._open().relayout(session, _ranks_of(ranks))
+
     def decode(self, tokens: Mapping[int, int]) -> Tensor:
         """Adds one token to each session. Returns the logits [B, V] behind them, in the order given."""
         pairs = [(session, _number_of("token", token)) for session, token in tokens.items()]
@@ -214,6 +229,15 @@ def _number_of(name: str, value: int, bits: int = 63) -> int:
     if -(2**bits) <= number < 2**bits:
         return number
     raise InvalidArgument(f"Sessions: {name} {number} given; one below 2^{bits} is required")
+
+
+def _ranks_of(ranks: range) -> tuple[int, int]:
+    if isinstance(ranks, range) and ranks.step == 1 and ranks.start < ranks.stop:
+        count = _number_of("ranks", ranks.stop - ranks.start, bits=31)
+        return _number_of("rank", ranks.start, bits=31), count
+    raise InvalidArgument(
+        f"Sessions: ranks {ranks!r} given; a range of ranks of these sessions, as range(2, 4), is required"
+    )
 
 
 def _tokens_of(ids: Tensor | Sequence[int]) -> list[int]:

@@ -143,6 +143,13 @@ struct OwnModes {
   at::NoGradGuard no_grad;
 };
 
+/// Ranks along cp: the first, and how many.
+using RankRange = std::pair<int, int>;
+
+plan::relayout::CacheLayout layout_of(RankRange ranks) {
+  return {.extents = {}, .ranks = ranks.second, .first = ranks.first};
+}
+
 /// Functions are called without Python's lock, so close() may come while another thread is in a
 /// call: the last of both ends the ranks.
 class PythonSessions {
@@ -203,6 +210,17 @@ class PythonSessions {
     std::vector<serve::Prompt> prompts;
     for (const auto& [session, tokens] : pairs) prompts.push_back({session, tokens});
     return call<at::Tensor>([&](ModelSessions& s) { return s.prefill(prompts); });
+  }
+  at::Tensor prefill_to(SessionId session, std::vector<std::int64_t> tokens, RankRange ranks) {
+    const serve::Prompt prompt{session, std::move(tokens)};
+    return call<at::Tensor>(
+        [&](ModelSessions& s) { return s.prefill_to(prompt, layout_of(ranks)); });
+  }
+  void relayout(SessionId session, RankRange ranks) {
+    call<bool>([&](ModelSessions& s) {
+      s.relayout(session, layout_of(ranks));
+      return true;
+    });
   }
   at::Tensor decode(const std::vector<std::pair<SessionId, std::int64_t>>& pairs) {
     std::vector<serve::NextToken> next;
@@ -269,6 +287,9 @@ void bind_sessions(py::module_& module) {
       .def("release", &PythonSessions::release, py::arg("session"), Release())
       .def("tokens", &PythonSessions::tokens, py::arg("session"), Release())
       .def("prefill", &PythonSessions::prefill, py::arg("prompts"), Release())
+      .def("prefill_to", &PythonSessions::prefill_to, py::arg("session"), py::arg("tokens"),
+           py::arg("ranks"), Release())
+      .def("relayout", &PythonSessions::relayout, py::arg("session"), py::arg("ranks"), Release())
       .def("decode", &PythonSessions::decode, py::arg("next"), Release())
       .def("draw", &PythonSessions::draw, py::arg("logits"), py::arg("sampling"),
            py::arg("position"), Release())

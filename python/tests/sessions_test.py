@@ -216,6 +216,42 @@ def test_a_window_is_obeyed(tmp_path):
         assert_close(sessions.decode({session: 4})[0], expected(model, [*ids, 4]))
 
 
+def test_a_prompt_is_handed_over_to_other_ranks(llama):
+    folder, model = llama
+    ids = text(60)
+    with armillary.Sessions(folder, ranks=4, page=8, pages=6) as sessions:
+        session, logits = sessions.prefill_to(range(2, 4), ids)
+        assert_close(logits, expected(model, ids))
+        assert_close(sessions.decode({session: 3})[0], expected(model, [*ids, 3]))
+        # Eight pages are on two ranks, and 80 more tokens are three on each.
+        with pytest.raises(armillary.InvalidArgument, match="on rank 2, where 2 of 6 are free"):
+            sessions.prefill(text(80))
+        sessions.relayout(session, range(4))
+        other, logits = sessions.prefill(text(80))
+        assert_close(logits, expected(model, text(80)))
+        logits = sessions.decode({session: 5, other: 7})
+        assert_close(logits[0], expected(model, [*ids, 3, 5]))
+        assert_close(logits[1], expected(model, [*text(80), 7]))
+
+
+@pytest.mark.parametrize(("degree", "to"), [(1, range(1)), (2, range(1, 2))])
+def test_a_session_goes_on_where_it_was_handed_over(llama, degree, to):
+    folder, model = llama
+    ids = text(50)
+    with armillary.Sessions(folder, ranks=4, tensor_parallel=degree, chunk=32, page=4) as sessions:
+        session, _ = sessions.prefill(ids)
+        more = text(45, seed=1)
+        again, logits = sessions.prefill_to(to, more, session)
+        assert again == session
+        assert_close(logits, expected(model, ids + more))
+        copy = sessions.fork(session)
+        logits = sessions.decode({session: 3, copy: 5})
+        assert_close(logits[0], expected(model, [*ids, *more, 3]))
+        assert_close(logits[1], expected(model, [*ids, *more, 5]))
+        _, logits = sessions.prefill(more, copy)
+        assert_close(logits, expected(model, [*ids, *more, 5, *more]))
+
+
 def test_forks_share_pages_until_they_are_released(llama):
     folder, model = llama
     ids = text(40)
@@ -288,6 +324,28 @@ def test_wrong_use_is_refused_and_sessions_go_on(llama, tmp_path):
     session, logits = sessions.prefill([4, 5])
     assert_close(logits, expected(model, [4, 5]))
     assert_close(sessions.decode({session: torch.tensor(6)})[0], expected(model, [4, 5, 6]))
+    refused("temperature -1 given; 0 or more", lambda: sessions.generate([4], temperature=-1))
+    refused("top-p 0 given", lambda: sessions.generate([4], top_p=0))
+    refused("top-k -1 given", lambda: sessions.generate([4], top_k=-1))
+    refused("tokens 0 given; at least 1", lambda: sessions.generate([4], tokens=0))
+    refused("seed -1 given; 0 or more", lambda: sessions.generate([4], seed=-1))
+    refused(r"seed 18446744073709551616 given; one below 2\^64", lambda: sessions.generate([4], seed=2**64))
+    refused("stop 0.5 given; a whole number", lambda: sessions.generate([4], stop=[0.5]))
+    refused("session 99 given, which is not open", lambda: next(sessions.generate([4], 99)))
+    refused(
+        "ranks <armillary.sessions.Sessions .* a range of ranks of these sessions",
+        lambda: sessions.prefill_to(sessions, [4]),
+    )
+    refused(r"ranks range\(0, 2, 2\) given", lambda: sessions.relayout(session, range(0, 2, 2)))
+    refused(r"ranks range\(1, 1\) given", lambda: sessions.relayout(session, range(1, 1)))
+    refused(
+        "2 ranks from rank 1 on; ranks below 2 are required", lambda: sessions.prefill_to(range(1, 3), [4])
+    )
+    refused("1 rank from rank -1 on", lambda: sessions.relayout(session, range(-1, 0)))
+    refused("session 99 given, which is not open", lambda: sessions.relayout(99, range(1)))
+    refused("session 99 given, which is not open", lambda: sessions.prefill_to(range(1), [4], 99))
+    refused("a prompt without tokens", lambda: sessions.prefill_to(range(1), []))
+    assert sessions.tokens(session) == 3
     native = sessions._native
     sessions.close()
     sessions.close()
@@ -335,13 +393,21 @@ def in_processes(rank, world, folder, degree):
             session, first = sessions.prefill(text(100))
         with pytest.raises(armillary.InvalidArgument, match="token -1 given"):
             sessions.decode({session: -1})
-        return torch.stack([first, sessions.decode({session: 3})[0]])
+        second = sessions.decode({session: 3})[0]
+        _, of_other = sessions.prefill_to(range(1, 2), text(100))
+        assert torch.allclose(of_other, first, rtol=0, atol=1e-4)
+        sessions.relayout(session, range(1))
+        third = sessions.decode({session: 5})[0]
+        return torch.stack([first, second, third]), drawn(sessions, 7)
 
 
 @pytest.mark.parametrize(("processes", "degree"), [(3, 1), (4, 2)])
 def test_processes_of_a_group(llama, processes, degree):
     folder, model = llama
-    right = [expected(model, text(100)), expected(model, [*text(100), 3])]
-    for logits in ranks.run(processes, in_processes, folder, degree):
+    right = [expected(model, text(100) + more) for more in ([], [3], [3, 5])]
+    with armillary.Sessions(folder) as sessions:
+        tokens = drawn(sessions, 7)
+    for logits, continuation in ranks.run(processes, in_processes, folder, degree):
+        assert continuation == tokens
         for one, of_model in zip(logits, right, strict=True):
             assert_close(one, of_model)
