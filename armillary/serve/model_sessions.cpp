@@ -1,3 +1,5 @@
+// model_sessions.cpp: the groups of ranks along cp and tp, and the checks of memory that come
+// before any weight is read.
 #include "armillary/serve/model_sessions.h"
 
 #include <c10/core/ScalarType.h>

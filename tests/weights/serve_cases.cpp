@@ -5,14 +5,10 @@
 //
 // TEXTS is a safetensors file with `NAME.ids`, int64 [L], and perhaps `NAME.logits`, fp32 [R, V],
 // those behind the last R of L tokens. A line of CASES is a case, and has a line of the output:
-//
-//   {"name": "..", "ranks": 3, "pages": 64, "calls": [{"call": "open", "session": "a", "text":
-//   ".."},
-//     {"call": "prefill", "to": {"a": 100}}, {"call": "decode", "sessions": ["a"], "steps": 8}]}
-//
-// and any of tp, dtype, layout, strategy, chunk, page, gather_queries. Decode adds the next tokens
-// of the text. Behind each call all logits are compared: `error` beside those of the file,
-// `of_first` beside those of the first case that had read as many tokens of the text.
+// {"name": "..", "ranks": 3, "pages": 64, "calls": [{"call": "open", "session": "a", "text": ".."},
+//  {"call": "prefill", "to": {"a": 100}}, {"call": "decode", "sessions": ["a"], "steps": 8}]}
+// with any of tp, dtype, layout, strategy, chunk, page, gather_queries. Behind each call its logits
+// are compared: `error` beside the file's, `of_first` beside the first case's with as many tokens.
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
@@ -64,9 +60,9 @@ struct Text {
 using TextBegin = std::pair<std::string, std::int64_t>;
 
 /// The model, its weights and the texts: what all cases have in common.
-class Inputs {
+class SessionTexts {
  public:
-  Inputs(const std::string& model, const std::string& texts)
+  SessionTexts(const std::string& model, const std::string& texts)
       : model_("serve_cases", model), file_(texts) {
     for (const io::TensorInfo& info : file_.tensors()) {
       const std::size_t dot = info.name.rfind('.');
@@ -116,12 +112,12 @@ double error_of(const at::Tensor& logits_V, const at::Tensor& required_V) {
 }
 
 /// The calls of a case on one rank, whose sessions have names.
-class Calls {
+class SessionCalls {
  public:
-  Calls(serve::Sessions& sessions, Inputs& inputs, bool checks)
+  SessionCalls(serve::Sessions& sessions, SessionTexts& inputs, bool checks)
       : sessions_(sessions), inputs_(inputs), checks_(checks) {}
 
-  /// What was compared, one object for each session and call.
+  /// The comparisons, one object for each session and call.
   const Json& results() const { return results_; }
 
   void run(const Json& call) {
@@ -246,7 +242,7 @@ class Calls {
   }
 
   serve::Sessions& sessions_;
-  Inputs& inputs_;
+  SessionTexts& inputs_;
   bool checks_;
   std::map<std::string, OpenText> open_;
   Json results_ = Json::array();
@@ -262,7 +258,7 @@ serve::SessionsOptions options_of(const Json& spec, const serve::ModelFile& mode
 }
 
 /// One rank of a case; rank 0 writes what was compared, and the pages that are not free behind it.
-void run_rank(comm::Communicator& world, const Json& spec, Inputs& inputs, Json& line) {
+void run_rank(comm::Communicator& world, const Json& spec, SessionTexts& inputs, Json& line) {
   const int tp_ranks = spec.value("tp", 1);
   const MeshShape shape{.cp = world.world() / tp_ranks, .tp = tp_ranks};
   const comm::Mesh mesh(world, shape);
@@ -280,7 +276,7 @@ void run_rank(comm::Communicator& world, const Json& spec, Inputs& inputs, Json&
   }
   serve::Sessions sessions(
       cp, *model, [&](int unit) { return weights->of_unit(unit); }, std::move(options));
-  Calls calls(sessions, inputs, world.rank() == 0);
+  SessionCalls calls(sessions, inputs, world.rank() == 0);
   for (const Json& call : spec.at("calls")) calls.run(call);
   calls.release_all();
   if (world.rank() != 0) return;
@@ -291,7 +287,7 @@ void run_rank(comm::Communicator& world, const Json& spec, Inputs& inputs, Json&
 }
 
 void run(const std::span<char*> words) {
-  Inputs inputs(words[0], words[1]);
+  SessionTexts inputs(words[0], words[1]);
   std::ifstream cases(words[2]);
   for (std::string text; std::getline(cases, text);) {
     const Json spec = Json::parse(text);

@@ -302,7 +302,7 @@ def test_bf16_errs_as_transformers_does(tmp_path, texts):
 
 @every
 def test_the_file_of_floats_has_the_values(tmp_path):
-    """What `./dev bench serve` gives llama.cpp."""
+    """The file that `./dev bench serve` gives llama.cpp."""
     from bench import finetune, llama_file
 
     finetune.write_start(smollm2.FILE, tmp_path)

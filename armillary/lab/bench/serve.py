@@ -166,7 +166,7 @@ def compare(row, facts, reference=None):
 
 
 def facts_of(contest, names, turns):
-    """Of each who ran: seconds, memory, tokens and logits; and the reasons of the others."""
+    """Seconds, memory, tokens and logits of each contender that ran, and the reasons of the others."""
     facts, reasons = {}, {}
     for name, contender in zip(names, turns["contenders"], strict=True):
         sides = {key: f"{name} {key}" for key in ("prefill", "decode")}
