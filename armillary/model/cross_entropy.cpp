@@ -1,5 +1,5 @@
 // cross_entropy.cpp: loss and gradients in one pass over chunks of tokens. Each chunk's logits
-// become log-probabilities, then in the same memory the gradient of the logits, from which the
+// become probabilities, then in the same memory the gradient of the logits, from which the
 // gradients of x and of the weight are added up. Backward only scales them. Over ranks, logits of
 // this rank's words become probabilities by sums over the ranks.
 #include "armillary/model/cross_entropy.h"
@@ -10,7 +10,6 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/full_like.h>
-#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -72,20 +71,21 @@ class ChunkedLoss {
 
   /// Adds the loss of a chunk. Gives the gradient of its logits, softmax - onehot, in place.
   at::Tensor add_alone(at::Tensor logits_CV, const at::Tensor& labels_C) {
-    // Log-probabilities of all labels.
-    at::Tensor log_p_CV = at::log_softmax(logits_CV, 1);
-    logits_CV.reset();
+    // Not log_softmax: it adds the exps of many words one by one, which loses those that are small.
+    logits_CV.sub_(logits_CV.amax({1}, /*keepdim=*/true));
+    const at::Tensor exp_CV = logits_CV.exp();
+    const at::Tensor sum_CO = exp_CV.sum(1, /*keepdim=*/true);
 
-    // The loss: those of the given labels. An ignored label is replaced by 0, and its term by 0.
+    // The loss: that of the given labels. An ignored label is replaced by 0, and its term by 0.
     const at::Tensor ignored_CO = labels_C.eq(options_.ignored_label).unsqueeze(1);
     const at::Tensor column_CO = labels_C.unsqueeze(1).masked_fill(ignored_CO, 0);
-    const at::Tensor label_log_p_CO = log_p_CV.gather(1, column_CO);
-    loss -= label_log_p_CO.masked_fill(ignored_CO, 0).sum(at::kDouble);
+    const at::Tensor losses_CO = sum_CO.log() - logits_CV.gather(1, column_CO);
+    loss += losses_CO.masked_fill(ignored_CO, 0).sum(at::kDouble);
+    logits_CV.reset();
     if (!with_gradients_) return {};
 
-    const at::Tensor& dlogits_CV = log_p_CV.exp_();
-    return dlogits_CV.scatter_add_(1, column_CO,
-                                   at::full_like(column_CO, -1, dlogits_CV.options()));
+    return exp_CV.div_(sum_CO).scatter_add_(1, column_CO,
+                                            at::full_like(column_CO, -1, exp_CV.options()));
   }
 
   /// The same with the logits of this rank's words. A label that is not among them has column 0,

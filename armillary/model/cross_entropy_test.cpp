@@ -6,12 +6,17 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "armillary/core/error.h"
 #include "armillary/model/testing/counting_allocator.h"
@@ -76,6 +81,18 @@ TEST(CrossEntropy, AnyChunkEqualsThePlainOne) {
       }
     }
   }
+}
+
+// Each of the others is below half an ulp of the first, all together are a thousandth.
+TEST(CrossEntropy, ManyUnlikelyWordsAreCounted) {
+  constexpr std::int64_t kWords = 49152;
+  const at::Tensor x_NE = at::ones({3, 1});
+  const at::Tensor weight_VE = at::full({kWords, 1}, -17.75);
+  weight_VE[0].zero_();
+  const at::Tensor labels_N = at::zeros({3}, at::kLong);
+  const double required = 3 * std::log1p((kWords - 1) * std::exp(-17.75));
+  ASSERT_GT(required, 2e-3);
+  EXPECT_NEAR(cross_entropy(x_NE, weight_VE, labels_N, {}).item<double>(), required, 2e-6);
 }
 
 TEST(CrossEntropy, IgnoredTokensAndNoTokensCountNothing) {

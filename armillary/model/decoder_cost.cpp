@@ -144,7 +144,7 @@ std::vector<cost::Moment> moments_of_layer(const DecoderSizes& n) {
 }
 
 /// The loss: norm(x) and its gradient, that of the matrix; logits of a chunk as they are rounded
-/// and become log-probabilities, or over ranks along tp probabilities in place.
+/// and become probabilities, over ranks along tp in place.
 std::vector<cost::Moment> moments_of_loss(const DecoderSizes& n) {
   const std::int64_t table = n.words * n.dim;
   const std::int64_t features = 2 * n.value * n.dim;
