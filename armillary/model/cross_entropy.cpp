@@ -1,7 +1,7 @@
 // cross_entropy.cpp: loss and gradients in one pass over chunks of tokens. Each chunk's logits
 // become probabilities, then in the same memory the gradient of the logits, from which the
-// gradients of x and of the weight are added up. Backward only scales them. Over ranks, logits of
-// this rank's words become probabilities by sums over the ranks.
+// gradients of x and of the weight are added up. Backward only scales them. Over ranks, each has
+// the logits of its words, and sums go over all.
 #include "armillary/model/cross_entropy.h"
 
 #include <ATen/TensorOperators.h>
@@ -9,7 +9,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/full_like.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -35,7 +34,8 @@ class ChunkedLoss {
               const CrossEntropyOptions& options, bool with_gradients)
       : options_(options),
         rounded_VE_(weight_VE.to(x_NE.scalar_type())),
-        with_gradients_(with_gradients) {
+        with_gradients_(with_gradients),
+        mine_{0, x_NE.size(0)} {
     if (options.ranks)
       mine_ = even_part(x_NE.size(0), options.ranks->index(), options.ranks->ranks());
     if (!with_gradients) return;
@@ -45,8 +45,7 @@ class ChunkedLoss {
 
   /// Adds the chunk whose first token is token `begin` of all.
   void add(std::int64_t begin, const at::Tensor& x_CE, const at::Tensor& labels_C) {
-    at::Tensor dlogits_CV = options_.ranks ? add_over_ranks(begin, logits_of(x_CE), labels_C)
-                                           : add_alone(logits_of(x_CE), labels_C);
+    at::Tensor dlogits_CV = add_loss(begin, logits_of(x_CE), labels_C);
     if (!with_gradients_) return;
 
     // The gradient of the logits is 0 for ignored tokens.
@@ -69,43 +68,27 @@ class ChunkedLoss {
     return dtype == at::kBFloat16 ? logits_CV.to(at::kFloat) : logits_CV;
   }
 
-  /// Adds the loss of a chunk. Gives the gradient of its logits, softmax - onehot, in place.
-  at::Tensor add_alone(at::Tensor logits_CV, const at::Tensor& labels_C) {
-    // Not log_softmax: it adds the exps of many words one by one, which loses those that are small.
-    logits_CV.sub_(logits_CV.amax({1}, /*keepdim=*/true));
-    const at::Tensor exp_CV = logits_CV.exp();
-    const at::Tensor sum_CO = exp_CV.sum(1, /*keepdim=*/true);
-
-    // The loss: that of the given labels. An ignored label is replaced by 0, and its term by 0.
-    const at::Tensor ignored_CO = labels_C.eq(options_.ignored_label).unsqueeze(1);
-    const at::Tensor column_CO = labels_C.unsqueeze(1).masked_fill(ignored_CO, 0);
-    const at::Tensor losses_CO = sum_CO.log() - logits_CV.gather(1, column_CO);
-    loss += losses_CO.masked_fill(ignored_CO, 0).sum(at::kDouble);
-    logits_CV.reset();
-    if (!with_gradients_) return {};
-
-    return exp_CV.div_(sum_CO).scatter_add_(1, column_CO,
-                                            at::full_like(column_CO, -1, exp_CV.options()));
-  }
-
-  /// The same with the logits of this rank's words. A label that is not among them has column 0,
-  /// and 0 as its term in the sums and in the gradient.
-  at::Tensor add_over_ranks(std::int64_t begin, const at::Tensor& logits_CV,
-                            const at::Tensor& labels_C) {
+  /// Adds the loss of a chunk. Gives the gradient of its logits, softmax - onehot, in their memory.
+  /// Over ranks, a label that is not among the words of this one has column 0, and 0 as its term in
+  /// the sums and in the gradient; so has an ignored one.
+  at::Tensor add_loss(std::int64_t begin, const at::Tensor& logits_CV, const at::Tensor& labels_C) {
     const at::Tensor ignored_CO = labels_C.eq(options_.ignored_label).unsqueeze(1);
     const at::Tensor word_CO = labels_C.unsqueeze(1) - options_.first_word;
-    const at::Tensor elsewhere_CO =
-        word_CO.lt(0).logical_or(word_CO.ge(logits_CV.size(1))).logical_or(ignored_CO);
+    at::Tensor elsewhere_CO = ignored_CO;
+    if (options_.ranks) {
+      elsewhere_CO = word_CO.lt(0).logical_or(word_CO.ge(logits_CV.size(1))).logical_or(ignored_CO);
+    }
     const at::Tensor column_CO = word_CO.masked_fill(elsewhere_CO, 0);
 
-    // Probabilities: exp of the distance to the largest logit of all ranks, over the sum of all.
+    // Probabilities: exp of the distance to the largest logit, over the sum of all. Not softmax of
+    // ATen: it adds the exps of many words one by one, which loses those that are small.
     const at::Tensor largest_CO = logits_CV.amax({1}, /*keepdim=*/true);
-    options_.ranks->all_reduce_max(largest_CO);
+    if (options_.ranks) options_.ranks->all_reduce_max(largest_CO);
     logits_CV.sub_(largest_CO);
     const at::Tensor label_CO = logits_CV.gather(1, column_CO).masked_fill(elsewhere_CO, 0);
     logits_CV.exp_();
     const at::Tensor sums = at::cat({logits_CV.sum(1, /*keepdim=*/true), label_CO}, 1);
-    options_.ranks->all_reduce_sum(sums);
+    if (options_.ranks) options_.ranks->all_reduce_sum(sums);
     const at::Tensor sum_CO = sums.narrow(1, 0, 1);
 
     // The loss of the tokens that this rank counts.
@@ -122,7 +105,7 @@ class ChunkedLoss {
   CrossEntropyOptions options_;
   at::Tensor rounded_VE_;
   bool with_gradients_;
-  EvenPart mine_{};  ///< Tokens whose loss this rank returns, over ranks.
+  EvenPart mine_;  ///< Tokens whose loss this rank returns.
 };
 
 /// Arguments of one call that are no tensors.

@@ -28,7 +28,7 @@ struct CrossEntropyOptions {
 /// Equal to fused_linear and at::cross_entropy_loss up to the order of sums: logits in the dtype of
 /// x, softmax in fp32 (fp64 for fp64), the gradient of logits rounded to the dtype of x. Forward
 /// computes the gradients too, chunk by chunk, so logits are computed once. Memory: chunk_tokens x
-/// V logits and as many gradients, dx_NE, and dweight_VE; only the logits if no gradient is
+/// V logits, which become their gradients, dx_NE, and dweight_VE; only the logits if no gradient is
 /// required.
 ///
 /// Over ranks: (1) each returns the sum over its part of the tokens, [i N / t, (i + 1) N / t) on

@@ -144,17 +144,14 @@ std::vector<cost::Moment> moments_of_layer(const DecoderSizes& n) {
 }
 
 /// The loss: norm(x) and its gradient, that of the matrix; logits of a chunk as they are rounded
-/// and become probabilities, over ranks along tp in place.
+/// and become probabilities in place.
 std::vector<cost::Moment> moments_of_loss(const DecoderSizes& n) {
   const std::int64_t table = n.words * n.dim;
   const std::int64_t features = 2 * n.value * n.dim;
   const bool rounds = n.value < n.softmax;
   const std::int64_t weights = n.gradient * table;
   const std::int64_t in_place = (n.softmax + (rounds ? n.value : 0)) * n.words;
-  std::vector<cost::Moment> moments{{.whole = features,
-                                     .logits = in_place,
-                                     .logits_alone = 2 * n.softmax * n.words - in_place,
-                                     .weights = weights},
+  std::vector<cost::Moment> moments{{.whole = features, .logits = in_place, .weights = weights},
                                     {.whole = features,
                                      .logits = n.softmax * n.words,
                                      .chunk = n.product * n.dim,

@@ -15,6 +15,8 @@ import torch
 from model_programs import BOUND, LOGITS, PROGRAM, ROOT, built
 from safetensors.torch import load_file, save_file
 
+from bench.peers.reader import fp64_angles
+
 TOKENS = 4096  # of a sequence
 PROMPT = 200  # tokens
 SEQUENCES = 8  # of the perplexity
@@ -68,19 +70,6 @@ def recipe(**keys):
     return [DEFAULT, "--init-from", smollm2.FILE, *(part for word in words for part in ("--set", word))]
 
 
-class Fp64Angles(torch.nn.Module):
-    """Cosines and sines of positions, whose angles are fp64 before they are rounded."""
-
-    def __init__(self, base, head):
-        super().__init__()
-        self.frequencies = base ** (-torch.arange(0, head, 2, dtype=torch.float64) / head)
-
-    def forward(self, x, position_ids):
-        angles = position_ids[..., None].double() * self.frequencies
-        angles = torch.cat([angles, angles], -1)
-        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-
-
 class Reference:
     """The model in transformers, the text, and its logits."""
 
@@ -94,9 +83,7 @@ class Reference:
         self.logits = self.forward()
         print(f"\ntransformers: {TOKENS} tokens in {time.monotonic() - begin:.1f} s")
         plain = self.model.model.rotary_emb
-        self.model.model.rotary_emb = Fp64Angles(
-            self.metadata["llama.rope.freq_base"], self.model.config.head_dim
-        )
+        self.model.model.rotary_emb = fp64_angles(self.model.config)
         self.logits_of_fp64_angles = self.forward()
         self.model.model.rotary_emb = plain
         of_angles = error(self.logits, self.logits_of_fp64_angles)

@@ -28,9 +28,8 @@ struct Moment {
   std::int64_t whole = 0;     ///< On each of them.
   std::int64_t along_tp = 0;  ///< Likewise, if there are several.
   // For each token whose logits exist.
-  std::int64_t logits = 0;        ///< Divided over the ranks along tp.
-  std::int64_t logits_alone = 0;  ///< More, if one rank has all words.
-  std::int64_t chunk = 0;         ///< On each of the ranks along tp.
+  std::int64_t logits = 0;  ///< Divided over the ranks along tp.
+  std::int64_t chunk = 0;   ///< On each of the ranks along tp.
   // Matrices and their gradients, divided over the ranks along tp.
   std::int64_t weights = 0;
   std::int64_t waiting = 0;  ///< More, if the layer is computed again: gradients until its end.

@@ -93,8 +93,7 @@ class LargestMoment {
     const double chunk = std::min(pass_.tokens, static_cast<double>(cost_.loss_chunk_tokens));
     const double token = divided(moment.token) + if_several(moment.along_tp) +
                          static_cast<double>(moment.whole + cost_.bytes.once);
-    const std::int64_t alone = pass_.tp == 1 ? moment.logits_alone : 0;
-    const double logits = divided(moment.logits + alone) + static_cast<double>(moment.chunk);
+    const double logits = divided(moment.logits) + static_cast<double>(moment.chunk);
     const double sequence = pass_.sequences * static_cast<double>(cost_.sequence_bytes.input);
     return pass_.tokens * token + sequence + chunk * logits;
   }

@@ -32,13 +32,13 @@ TEST(StepPeak, IsTheBackwardOfTheLastLayerIfThatHoldsMost) {
 // Logits of as many tokens as a chunk has; a pass may have fewer.
 TEST(StepPeak, IsTheLossIfThatHoldsMost) {
   ModelCost cost = small();
-  cost.bytes.loss = {{.whole = 5, .logits = 2000, .logits_alone = 1000, .chunk = 3, .weights = 40}};
+  cost.bytes.loss = {{.whole = 5, .logits = 3000, .chunk = 3, .weights = 40}};
   cost.bytes.backward = {{.token = 30}};
   EXPECT_EQ(step_peak(cost, {.tokens = 16}).transient, 16 * (5 + 1) + 4 * 3003 + 40);
   EXPECT_EQ(step_peak(cost, {.tokens = 2}).transient, 2 * (5 + 1) + 2 * 3003 + 40);
   // One of 2 ranks along tp has half of the words, and all tokens.
   const StepPeak half = step_peak(cost, {.tokens = 16, .tp = 2});
-  EXPECT_EQ(half.transient, 16 * (5 + 1) + 4 * (1000 + 3) + 20);
+  EXPECT_EQ(half.transient, 16 * (5 + 1) + 4 * (1500 + 3) + 20);
   EXPECT_EQ(half.activations, 16 * (3 * 100 + 10) / 2);
 }
 
